@@ -1,20 +1,141 @@
 /* SPDX-License-Identifier: MIT */
-/* Placeholder until the fast clocks land: the kernel's answer, every time. */
+/* The public face: fast paths first, everything else behind a call. */
 #include <errno.h>
 #include <string.h>
-#include "arch/vdso.h"
-#include "base/nsec.h"
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock/clock.h"
+#include "clock/group.h"
+#include "clock/thread.h"
 #include "cputime/clock.h"
-#pragma GCC visibility push(default)
-static uint64_t rd(clockid_t c) { struct timespec t = {}; ct_sys_clock_gettime(c, &t); return ct_nsec_from_timespec(&t); }
-uint64_t cputime_thread_ns(void) { return rd(CLOCK_THREAD_CPUTIME_ID); }
-uint64_t cputime_process_ns(void) { return rd(CLOCK_PROCESS_CPUTIME_ID); }
-int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) { struct timespec t = {}; int r; if (tid < 0) return -EINVAL; r = ct_sys_clock_gettime(tid ? (clockid_t)(~(unsigned)tid << 3 | 6) : CLOCK_THREAD_CPUTIME_ID, &t); if (r < 0) return -ESRCH; *ret_ns = ct_nsec_from_timespec(&t); return 0; }
-void cputime_sample_read(struct cputime_sample *s) { s->thread_ns = cputime_thread_ns(); s->process_ns = cputime_process_ns(); s->thread_backend = s->process_backend = CPUTIME_BACKEND_SYSCALL; }
-int cputime_backend_set(enum cputime_backend b) { return b < CPUTIME_BACKEND_MAX ? 0 : -EINVAL; }
-static const char *const names[] = { "auto", "syscall", "ring", "header" };
-const char *cputime_backend_name(enum cputime_backend b) { return b < CPUTIME_BACKEND_MAX ? names[b] : NULL; }
-int cputime_backend_from_name(const char *n, enum cputime_backend *b) { for (unsigned i = 0; i < CPUTIME_BACKEND_MAX; i++) if (!strcmp(n, names[i])) { *b = i; return 0; } return -EINVAL; }
-int cputime_backend_probe(enum cputime_backend b, struct cputime_probe *p) { if (b == CPUTIME_BACKEND_AUTO || b >= CPUTIME_BACKEND_MAX) return -EINVAL; *p = (struct cputime_probe){ b == CPUTIME_BACKEND_SYSCALL ? 0 : ENOSYS, "none", b == CPUTIME_BACKEND_SYSCALL ? "usable" : "not built yet", "" }; return 0; }
-void cputime_stats_read(struct cputime_stats *s) { memset(s, 0, sizeof *s); s->refusal_step = ""; }
-#pragma GCC visibility pop
+
+#define CT_PUBLIC __attribute__((visibility("default")))
+
+CT_PUBLIC uint64_t cputime_thread_ns(void) {
+        struct ct_slot *slot = ct_self.slot;
+        uint64_t ns;
+
+        if (CT_FAST_CLOCKS && slot && ct_thread_fast(slot, &ns))
+                return ns;
+        return ct_thread_slow(NULL);
+}
+
+CT_PUBLIC uint64_t cputime_process_ns(void) {
+        struct ct_slot *slot = ct_self.slot;
+        uint64_t ns;
+
+        if (CT_FAST_CLOCKS && slot && ct_group_fast(ct_process_peek(), slot, &ns))
+                return ns;
+        return ct_process_slow(NULL);
+}
+
+CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
+        struct ct_process *p;
+        uint64_t ns, shown_ns;
+        int r;
+
+        if (tid < 0)
+                return -EINVAL;
+        if (tid == 0 || (ct_self.slot && ct_load(&ct_self.slot->tid) == tid)) {
+                *ret_ns = cputime_thread_ns();
+                return 0;
+        }
+        /* Before asking: what its thread was shown before this call began. */
+        p = ct_self.vforked ? NULL : ct_process_peek();
+        if (p && ct_load(&p->pid) && atomic_load_explicit(&p->enrolled, memory_order_acquire)) {
+                struct ct_slot *slot = ct_slot_find(p, tid);
+
+                shown_ns = slot ? ct_max(atomic_load_explicit(&slot->last_ns, memory_order_acquire),
+                                         ct_load(&slot->floor_ns)) : 0;
+                r = ct_ask_thread_of(tid, &ns);
+                if (r < 0)
+                        return -ESRCH;
+                /* More than a thread can be ahead: the slot is of one that had the id before. */
+                if (slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
+                        ns = ct_max(ns, shown_ns);
+                        ct_raise(&slot->floor_ns, ns);
+                }
+                ct_group_doubt(p);
+        } else {
+                r = ct_ask_thread_of(tid, &ns);
+                if (r < 0)
+                        return -ESRCH;
+        }
+        *ret_ns = ns;
+        return 0;
+}
+
+CT_PUBLIC void cputime_sample_read(struct cputime_sample *ret_sample) {
+        struct ct_slot *slot = ct_self.slot;
+
+        if (CT_FAST_CLOCKS && slot && ct_thread_fast(slot, &ret_sample->thread_ns))
+                ret_sample->thread_backend = slot->backend;
+        else
+                ret_sample->thread_ns = ct_thread_slow(&ret_sample->thread_backend);
+
+        slot = ct_self.slot;
+        if (CT_FAST_CLOCKS && slot && ct_group_fast(ct_process_peek(), slot, &ret_sample->process_ns))
+                ret_sample->process_backend = CPUTIME_BACKEND_RING;
+        else
+                ret_sample->process_ns = ct_process_slow(&ret_sample->process_backend);
+}
+
+CT_PUBLIC int cputime_backend_set(enum cputime_backend backend) {
+        if ((unsigned int)backend >= CPUTIME_BACKEND_MAX)
+                return -EINVAL;
+        ct_store(&ct_mode, (uint32_t)backend);
+        return 0;
+}
+
+static const char *const ct_backend_names[CPUTIME_BACKEND_MAX] = {
+        [CPUTIME_BACKEND_AUTO] = "auto",
+        [CPUTIME_BACKEND_SYSCALL] = "syscall",
+        [CPUTIME_BACKEND_RING] = "ring",
+        [CPUTIME_BACKEND_HEADER] = "header",
+};
+
+CT_PUBLIC const char *cputime_backend_name(enum cputime_backend backend) {
+        return (unsigned int)backend < CPUTIME_BACKEND_MAX ? ct_backend_names[backend] : NULL;
+}
+
+CT_PUBLIC int cputime_backend_from_name(const char *name, enum cputime_backend *ret_backend) {
+        for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++) {
+                if (strcmp(name, ct_backend_names[b]) == 0) {
+                        *ret_backend = b;
+                        return 0;
+                }
+        }
+        return -EINVAL;
+}
+
+CT_PUBLIC void cputime_stats_read(struct cputime_stats *ret_stats) {
+        struct ct_process *p = ct_process_peek();
+        struct cputime_stats stats = { .refusal_step = "" };
+        uint64_t reads[CPUTIME_BACKEND_MAX];
+
+        if (p && ct_load(&p->pid)) {
+                for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
+                        stats.reads[b] = ct_load(&p->fast_ended[b]);
+                stats.reads[CPUTIME_BACKEND_SYSCALL] +=
+                        ct_load(&p->early_reads) + ct_load(&p->asked_ended);
+                stats.anchors = ct_load(&p->anchors_ended) + ct_load(&p->group_anchors);
+                for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++) {
+                        const struct ct_slot *slot = ct_slot_at(i);
+
+                        ct_slot_fast_reads(slot, reads);
+                        for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
+                                stats.reads[b] += reads[b];
+                        stats.reads[CPUTIME_BACKEND_SYSCALL] +=
+                                ct_load(&slot->asked_thread) + ct_load(&slot->asked_group);
+                        stats.anchors += ct_load(&slot->n_anchors);
+                }
+                stats.enrolments = ct_load(&p->enrolments);
+                stats.retreats = ct_load(&p->retreats);
+                stats.refusals = ct_load(&p->refusals);
+                stats.refusal_error = ct_load(&p->refusal_error);
+                if (stats.refusals)
+                        stats.refusal_step = ct_load(&p->refusal_step);
+        }
+        *ret_stats = stats;
+}

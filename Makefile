@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+# A thin front door to Meson. Every target does its own set-up on Debian 12 as root or with sudo.
+.PHONY: all check check-vm demo install clean
+
+# Always asked: ninja knows what is out of date, make does not.
+all:
+	tools/deps build
+	test -f build/build.ninja || meson setup build
+	meson compile -C build
+
+# Builds with both compilers and under the sanitizers, and tests them; under 25 minutes on 2 CPUs.
+check:
+	tools/check
+
+# The header backend in a virtual machine that has what it needs; part of `check` too.
+check-vm: all
+	tools/deps check
+	tools/vm/check-header
+
+demo: all
+	tools/demo.sh
+
+# Honours DESTDIR; another prefix: meson configure build --prefix=/usr
+install: all
+	meson install -C build --no-rebuild
+
+clean:
+	rm -rf build build-check

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * CLOCK_THREAD_CPUTIME_ID from one thread of a process in which THREADS are alive, the others
+ * asleep. A thread's clock has no reason to cost more for having siblings.
+ */
+#include <time.h>
+
+#include "client.h"
+
+static int read_thread(uint64_t value[]) {
+        struct timespec ts;
+        int r = clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+
+        value[0] = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+        return r;
+}
+
+static void loop(struct client_thread *thread) {
+        client_loop(thread, read_thread, 1);
+}
+
+int main(int argc, char *argv[]) {
+        return client_main(argc, argv, &(struct client){ .loop = loop, .one_reader = true });
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef CT_CLOCK_H
+#define CT_CLOCK_H
+/* What the parts of the clock ask of each other, and the drop-in of the clock. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "clock/registry.h"
+#include "cputime/clock.h"
+
+/* What the kernel adds to a clock id: (~id << 3), the type, and 4 for a thread (linux/posix-timers). */
+#define CT_CPUCLOCK_SCHED 2
+#define CT_CPUCLOCK_THREAD 4
+
+static inline clockid_t ct_thread_clockid(pid_t tid) {
+        return (clockid_t)(~(uint32_t)tid << 3 | CT_CPUCLOCK_THREAD | CT_CPUCLOCK_SCHED);
+}
+
+/* The kernel's answers. The thread's and process's own clocks cannot fail. */
+uint64_t ct_ask_thread(void);
+uint64_t ct_ask_process(void);
+int ct_ask_thread_of(pid_t tid, uint64_t *ret_ns);
+
+/* The clocks when the fast path does not serve. */
+uint64_t ct_thread_slow(enum cputime_backend *ret_backend);
+uint64_t ct_process_slow(enum cputime_backend *ret_backend);
+
+/*
+ * What the thread of SLOT can have read at most for its clock by now: its last reading or, while
+ * its anchor is in force, what the anchor gives. May be called from any thread.
+ */
+uint64_t ct_slot_thread_bound(const struct ct_slot *slot);
+
+/* Fast reads that SLOT's thread made, by backend. */
+void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_BACKEND_MAX]);
+
+/* To be called before a thread clock is returned that may be ahead of what its anchor said. */
+void ct_group_doubt(struct ct_process *p);
+
+/* The process clock from the kernel, made consistent with what was read before. SLOT may be NULL. */
+uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot);
+
+/*
+ * From now on the calling thread is served by the kernel alone, for good: it is about to share its
+ * memory and thread-local storage with another process. Async-signal-safe.
+ */
+void ct_clock_disable(void);
+
+#endif /* CT_CLOCK_H */

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The process's record, the slots and their life: see the header for who owns what.
+ *
+ * Slots are numbered from a counter in ordinary, inherited memory. A forked child goes on counting
+ * where its parent was: a thread-local slot pointer that came over with the fork can so never
+ * point to a slot that the child has meanwhile given to another of its threads. (After fork()
+ * proper the child handler clears pointer and counter; a raw clone(2) runs no handler.)
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/signals.h"
+#include "clock/clock.h"
+#include "clock/registry.h"
+
+/* Reads that a thread makes before it gets a slot: most threads of most programs never do. */
+#define CT_EARLY_READS 16
+
+/* Once in so many new slots, look for those whose threads ended without a word. */
+#define CT_REAP_EVERY 64
+
+_Thread_local struct ct_self ct_self __attribute__((tls_model("initial-exec")));
+_Static_assert(offsetof(struct ct_self, slot) == CT_SELF_SLOT &&
+               offsetof(struct ct_self, vfork_slot) == sizeof(void *) &&
+               offsetof(struct ct_self, vforked) == 2 * sizeof(void *), "the assembly's offsets");
+
+_Atomic uint32_t ct_mode;
+
+/* Layout of the wiped mapping: the process's record, then the slots. */
+static _Atomic(struct ct_process *) ct_process;
+static _Atomic uint32_t ct_next_slot;
+
+/* How a thread's end is told; unusable (-1) leaves it to the reaper. */
+static pthread_key_t ct_end_key;
+static bool ct_end_key_usable;
+
+static size_t ct_slots_offset(void) {
+        return (sizeof(struct ct_process) + 63) / 64 * 64;
+}
+
+struct ct_slot *ct_slot_at(uint32_t i) {
+        char *base = (char *)atomic_load_explicit(&ct_process, memory_order_relaxed);
+
+        return (struct ct_slot *)(void *)(base + ct_slots_offset()) + i;
+}
+
+uint32_t ct_slots_end(void) {
+        uint32_t n = ct_load(&ct_next_slot);
+
+        return n < CT_SLOTS_MAX ? n : CT_SLOTS_MAX;
+}
+
+struct ct_process *ct_process_peek(void) {
+        return atomic_load_explicit(&ct_process, memory_order_acquire);
+}
+
+struct ct_process *ct_process_get(void) {
+        struct ct_process *p = ct_process_peek(), *expected = NULL;
+        size_t size = ct_slots_offset() + CT_SLOTS_MAX * sizeof(struct ct_slot);
+        int saved_errno = errno;
+
+        if (!CT_FAST_CLOCKS)
+                return NULL;
+        if (__builtin_expect(!p, 0)) {
+                p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                if (p == MAP_FAILED) {
+                        errno = saved_errno;
+                        return NULL;
+                }
+                /* Without this a child would take its parent's clocks for its own. */
+                if (madvise(p, size, MADV_WIPEONFORK) < 0 ||
+                    !atomic_compare_exchange_strong(&ct_process, &expected, p)) {
+                        (void)munmap(p, size);
+                        p = expected;
+                }
+                errno = saved_errno;
+                if (!p)
+                        return NULL;
+        }
+        if (__builtin_expect(!ct_load(&p->pid), 0)) {
+                struct ct_signal_mask mask;
+
+                ct_signals_block(&mask);
+                if (ct_process_trylock(p)) {
+                        if (!ct_load(&p->pid)) {
+                                p->first_slot = ct_slots_end();
+                                atomic_store_explicit(&p->pid, (pid_t)syscall(SYS_getpid),
+                                                      memory_order_release);
+                        }
+                        ct_process_unlock(p);
+                }
+                ct_signals_restore(&mask);
+                if (!ct_load(&p->pid))
+                        return NULL;
+        }
+        return p;
+}
+
+void ct_process_refused(struct ct_process *p, int error, const char *step) {
+        atomic_fetch_add_explicit(&p->refusals, 1, memory_order_relaxed);
+        ct_store(&p->refusal_error, error);
+        ct_store(&p->refusal_step, step);
+}
+
+bool ct_sandboxed(void) {
+        int saved_errno = errno;
+        long r = prctl(PR_GET_SECCOMP);
+
+        errno = saved_errno;
+        return r > 0;
+}
+
+/* Address space for all perf mappings: a page for the header and two for the ring, by slot. */
+static char *ct_arena(struct ct_process *p) {
+        size_t size = CT_SLOTS_MAX * (ct_perf_size(CT_PERF_HEADER) + ct_perf_size(CT_PERF_RING));
+
+        if (!p->arena) {
+                void *a = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+                if (a == MAP_FAILED)
+                        return NULL;
+                (void)madvise(a, size, MADV_DONTFORK);
+                p->arena = a;
+        }
+        return p->arena;
+}
+
+static char *ct_slot_place(struct ct_process *p, const struct ct_slot *slot, enum ct_perf_kind kind) {
+        size_t i = (size_t)(slot - ct_slot_at(0));
+        size_t header = ct_perf_size(CT_PERF_HEADER);
+
+        return p->arena + i * (header + ct_perf_size(CT_PERF_RING)) +
+               (kind == CT_PERF_RING ? header : 0);
+}
+
+const uint32_t *ct_slot_change_word(struct ct_process *p, const struct ct_slot *slot,
+                                    enum ct_perf_kind kind) {
+        return ct_perf_change_word(kind, ct_slot_place(p, slot, kind));
+}
+
+const void *ct_slot_ring(struct ct_process *p, const struct ct_slot *slot) {
+        return ct_slot_place(p, slot, CT_PERF_RING);
+}
+
+int ct_slot_map(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind kind) {
+        const char *step = "mmap";
+        void *address;
+        int r = -ENOMEM, saved_errno = errno;
+
+        if (ct_arena(p))
+                r = ct_perf_map(kind, ct_load(&slot->tid), ct_slot_place(p, slot, kind), &address, &step);
+        errno = saved_errno;
+        if (r < 0) {
+                if (r != -ESRCH)
+                        ct_process_refused(p, -r, step);
+                return r;
+        }
+        ct_store(kind == CT_PERF_RING ? &slot->ring : &slot->header, 1);
+        ct_store(&p->enrolled, 1);
+        atomic_fetch_add_explicit(&p->enrolments, 1, memory_order_relaxed);
+        return 0;
+}
+
+void ct_slot_unmap(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind kind) {
+        _Atomic uint32_t *mapped = kind == CT_PERF_RING ? &slot->ring : &slot->header;
+
+        if (ct_load(mapped) && ct_perf_poison(kind, ct_slot_place(p, slot, kind)) == 0)
+                ct_store(mapped, 0);
+}
+
+struct ct_slot *ct_slot_find(struct ct_process *p, pid_t tid) {
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
+                if (ct_load(&ct_slot_at(i)->tid) == tid)
+                        return ct_slot_at(i);
+        return NULL;
+}
+
+/* Threads that ended without running their thread-specific destructors: raw clone(2), mostly. */
+static void ct_slots_reap(struct ct_process *p) {
+        int saved_errno = errno;
+
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++) {
+                struct ct_slot *slot = ct_slot_at(i);
+                pid_t tid = ct_load(&slot->tid);
+
+                if (tid && syscall(SYS_tgkill, ct_load(&p->pid), tid, 0) < 0 && errno == ESRCH)
+                        ct_slot_release(p, slot);
+        }
+        errno = saved_errno;
+}
+
+static struct ct_slot *ct_slot_unused(struct ct_process *p) {
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
+                if (!ct_load(&ct_slot_at(i)->tid))
+                        return ct_slot_at(i);
+        return NULL;
+}
+
+struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid) {
+        struct ct_slot *slot = ct_slot_unused(p);
+        uint32_t next = ct_load(&ct_next_slot);
+
+        if (!slot && next > ct_slots_first(p) && next % CT_REAP_EVERY == 0) {
+                ct_slots_reap(p);
+                slot = ct_slot_unused(p);
+        }
+        if (!slot) {
+                if (next >= CT_SLOTS_MAX)
+                        return NULL;
+                slot = ct_slot_at(next);
+                ct_store(&ct_next_slot, next + 1);
+        }
+        ct_store(&slot->anchors_busy, 1);       /* anchor 0, in force and invalid */
+        slot->backend = CPUTIME_BACKEND_SYSCALL;
+        slot->mode = ct_load(&ct_mode);
+        atomic_store_explicit(&slot->tid, tid, memory_order_release);
+        return slot;
+}
+
+void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
+        uint64_t fast[CPUTIME_BACKEND_MAX];
+
+        ct_slot_fast_reads(slot, fast);
+        for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
+                atomic_fetch_add_explicit(&p->fast_ended[b], fast[b], memory_order_relaxed);
+        atomic_fetch_add_explicit(&p->asked_ended,
+                                  ct_load(&slot->asked_thread) + ct_load(&slot->asked_group),
+                                  memory_order_relaxed);
+        atomic_fetch_add_explicit(&p->anchors_ended, ct_load(&slot->n_anchors), memory_order_relaxed);
+        ct_raise(&p->floor_ns, ct_load(&slot->group_last_ns));
+        /* Whoever adds up the threads meanwhile would count this one twice: see ct_threads_bound. */
+        atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_seq_cst);
+        atomic_fetch_add_explicit(&p->ended_last_ns, ct_load(&slot->last_ns), memory_order_release);
+        ct_slot_unmap(p, slot, CT_PERF_HEADER);
+        ct_slot_unmap(p, slot, CT_PERF_RING);
+
+        for (unsigned int i = 0; i < CT_ANCHORS; i++)
+                slot->anchors[i].limit = 0;
+        ct_store(&slot->current, 0);
+        ct_store(&slot->last_ns, 0);
+        atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_release);
+        ct_store(&slot->version, 0);
+        ct_store(&slot->floor_ns, 0);
+        ct_store(&slot->group_version, 0);
+        ct_store(&slot->group_last_ns, 0);
+        ct_store(&slot->slow_versions, 0);
+        ct_store(&slot->asked_thread, 0);
+        ct_store(&slot->asked_group, 0);
+        ct_store(&slot->n_anchors, 0);
+        for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
+                ct_store(&slot->fast_before[b], 0);
+        slot->balance = 0;
+        slot->n_retreats = 0;
+        slot->enrol_at = 0;
+        slot->version_at_anchor = 0;
+        slot->group_version_at_anchor = 0;
+        slot->attached = 0;
+        /* A slot whose event could not be taken down is never used again. */
+        if (!ct_load(&slot->header) && !ct_load(&slot->ring))
+                atomic_store_explicit(&slot->tid, 0, memory_order_release);
+        else
+                atomic_store_explicit(&slot->tid, -1, memory_order_release);
+}
+
+struct ct_slot *ct_slot_own(struct ct_process *p) {
+        struct ct_slot *slot = ct_self.slot;
+        struct ct_signal_mask mask;
+
+        if (slot) {
+                if (__builtin_expect(ct_load(&slot->tid) != 0, 1))
+                        return slot;
+                /* Wiped: this is a child, and the pointer its parent's. */
+                ct_self.slot = NULL;
+                ct_self.n_early = 0;
+        }
+        if (ct_self.ended)
+                return NULL;
+        if (ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ++ct_self.n_early < CT_EARLY_READS)
+                return NULL;
+
+        ct_signals_block(&mask);
+        if (ct_process_trylock(p)) {
+                pid_t tid = (pid_t)syscall(SYS_gettid);
+
+                /* A slot under this id was made by a sibling, maybe for a thread of the same id
+                 * that has ended since: its events may not be this thread's. */
+                slot = ct_slot_find(p, tid);
+                if (slot) {
+                        ct_slot_release(p, slot);
+                        p->complete = 0;
+                }
+                slot = ct_slot_new(p, tid);
+                if (slot)
+                        slot->attached = 1;
+                ct_process_unlock(p);
+                ct_self.slot = slot;
+                if (slot && ct_end_key_usable)
+                        (void)pthread_setspecific(ct_end_key, slot);
+        }
+        ct_signals_restore(&mask);
+        return slot;
+}
+
+/* Runs in the ending thread. Later readers in it, other destructors, are served by the kernel. */
+static void ct_thread_end(void *unused) {
+        struct ct_slot *slot = ct_self.slot;
+        struct ct_process *p = ct_process_peek();
+        struct ct_signal_mask mask;
+
+        ct_self.ended = 1;
+        if (!slot || !p || !ct_load(&slot->tid))
+                return;
+        ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
+        ct_signals_block(&mask);
+        ct_self.slot = NULL;
+        /* Held by whom? Then for microseconds; if not, the reaper finds the slot. */
+        for (unsigned int i = 0; i < 1000; i++) {
+                if (ct_process_trylock(p)) {
+                        ct_slot_release(p, slot);
+                        p->complete = 0;
+                        ct_process_unlock(p);
+                        break;
+                }
+                (void)syscall(SYS_sched_yield);
+        }
+        ct_signals_restore(&mask);
+}
+
+static void ct_forked_child(void) {
+        ct_self = (struct ct_self){};
+        ct_store(&ct_next_slot, 0);
+}
+
+__attribute__((constructor)) static void ct_registry_begin(void) {
+        /* The first keys need no memory in pthread_setspecific(), which a signal handler that
+         * reads a clock may end up in; glibc keeps 32 of them in the thread itself. */
+        if (pthread_key_create(&ct_end_key, ct_thread_end) == 0)
+                ct_end_key_usable = ct_end_key < 32;
+        (void)pthread_atfork(NULL, NULL, ct_forked_child);
+}

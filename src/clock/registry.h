@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef CT_REGISTRY_H
+#define CT_REGISTRY_H
+/*
+ * Who reads clocks in this process: one slot a thread, one record for the process.
+ *
+ * Everything here lives in one anonymous mapping that the kernel wipes in a forked child
+ * (MADV_WIPEONFORK): however the child came to be, fork(2), a raw clone(2), it finds zeroes, which
+ * mean "nothing enrolled", and begins anew. The perf mappings are not inherited at all; nobody
+ * follows a pointer to them before an age limit that zeroes make fail.
+ *
+ * Ownership. A slot's upper two parts and its anchors are written by its thread alone, but for
+ * floor_ns, which anybody may raise. Everything else is written under the process's lock. The lock
+ * is only ever tried: who does not get it asks the kernel instead. It is held with all signals
+ * blocked, so a handler never finds it held by the thread it interrupted.
+ *
+ * What a thread's fast path writes (`version`, `last_ns`, `group_version`, `group_last_ns`) no other
+ * thread's fast path reads. Slow paths of others read the last values, to keep promises across
+ * threads.
+ *
+ * The arena is address space for every slot's perf mappings. An event is taken down by moving a
+ * poisoned page over it: addresses once handed out stay readable for ever, so a reader may follow
+ * them without knowing whether the thread behind has ended.
+ */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "clock/self.h"
+#include "clock/timebase.h"
+#include "cputime/clock.h"
+#include "source/perf/perf-map.h"
+
+/* Fast clocks need 64-bit loads that cannot tear. */
+#define CT_FAST_CLOCKS (__SIZEOF_POINTER__ == 8)
+
+/* Threads with a slot of their own at one time; the others are served by the kernel. */
+#define CT_SLOTS_MAX 4096
+
+/* Threads that one process clock watches; more, and the walk costs as much as the kernel's. */
+#define CT_MEMBERS_MAX 512
+
+/* Anchors of a slot: one in force, the others for slow paths that interrupt each other. */
+#define CT_ANCHORS 4
+
+/*
+ * "At counter value `start` the clock was `base_ns`, and it runs, until `limit` ticks have passed
+ * or the change word differs." Filled in private, then put in force with one store, never changed
+ * while in force: a signal handler that takes an anchor in the middle of another's slow path
+ * cannot tear it.
+ */
+struct ct_anchor {
+        uint64_t start;
+        uint64_t limit;                 /* ticks; 0: not valid */
+        uint64_t base_ns;
+        const uint32_t *change_word;
+        uint32_t change;
+        uint32_t mult;
+        uint32_t counter;
+        uint32_t width;                 /* ticks that asking the kernel took, saturated */
+        struct ct_time_pair pair;
+};
+_Static_assert(sizeof(struct ct_anchor) == 64, "an anchor is one cache line");
+
+struct ct_slot {
+        /* The owner's fast paths. */
+        _Atomic uint32_t current;       /* index of the anchor in force */
+        _Atomic pid_t tid;              /* 0: free, or wiped by fork */
+        _Atomic uint64_t version;       /* of the thread clock: bumped by every read */
+        _Atomic uint64_t last_ns;       /* what the thread's clock returned last */
+        _Atomic uint64_t floor_ns;      /* what anybody returned for it, and anchors must not undercut */
+        _Atomic uint64_t group_version; /* the same for the process clock, read by this thread */
+        _Atomic uint64_t group_last_ns;
+
+        /* The owner's slow path. */
+        _Atomic uint32_t anchors_busy __attribute__((aligned(64)));  /* bit i: anchor i is in force or being filled */
+        uint32_t backend;               /* enum cputime_backend that serves the thread clock */
+        _Atomic uint32_t sequence;      /* anchors put in force, for readers in other threads */
+        uint32_t mode;                  /* the forced backend that this was decided under */
+        int32_t balance;                /* fast reads gained minus switches paid for */
+        uint32_t n_retreats;
+        uint64_t enrol_at;              /* asked_thread at which enrolling pays */
+        uint64_t version_at_anchor;
+        uint64_t group_version_at_anchor;
+        _Atomic uint64_t asked_thread;  /* reads that the kernel served, by clock */
+        _Atomic uint64_t asked_group;
+        _Atomic uint64_t n_anchors;
+
+        /* Under the lock. */
+        _Atomic uint32_t header __attribute__((aligned(64)));   /* the header event is mapped */
+        _Atomic uint32_t ring;          /* the ring event is mapped */
+        uint32_t attached;              /* its thread knows of it; else made for a sibling */
+        _Atomic uint64_t fast_before[CPUTIME_BACKEND_MAX];      /* fast reads by earlier backends */
+        _Atomic uint64_t slow_versions; /* version bumps that were not fast reads */
+
+        struct ct_anchor anchors[CT_ANCHORS] __attribute__((aligned(64)));
+} __attribute__((aligned(64)));
+_Static_assert(offsetof(struct ct_slot, anchors_busy) == 64, "the fast paths' part is one line");
+_Static_assert(offsetof(struct ct_slot, anchors) % 64 == 0, "and an anchor one more");
+
+/* One watched thread, as the process clock's readers walk them. */
+struct ct_member {
+        const uint32_t *change_word;
+        _Atomic uint32_t change;        /* as of the process anchor */
+        uint32_t slot;
+};
+
+struct ct_process {
+        _Atomic uint32_t lock;
+        _Atomic pid_t pid;              /* 0: not begun */
+        uint32_t first_slot;
+
+        /* The process clock's anchor; readers retry when `sequence` is odd or has moved. */
+        _Atomic uint32_t sequence __attribute__((aligned(64)));
+        _Atomic uint32_t n_members;
+        _Atomic uint64_t start;
+        _Atomic uint64_t limit;
+        _Atomic uint64_t base_ns;
+        _Atomic uint32_t nr_running;
+        _Atomic uint32_t mult;
+        _Atomic uint32_t counter;
+        _Atomic uint32_t doubt;         /* bumped when the kernel's clock outran its extrapolation */
+        _Atomic uint32_t anchor_doubt;  /* doubt, as of before the kernel was asked */
+        _Atomic uint64_t floor_ns;      /* no process clock may be below */
+        _Atomic uint32_t group;         /* the process clock is enrolled */
+
+        /* Slow path only. */
+        _Atomic uint64_t ended_last_ns __attribute__((aligned(64)));   /* last_ns of ended threads */
+        _Atomic uint32_t slots_sequence;        /* odd while a slot is being released */
+        _Atomic uint32_t enrolled;      /* threads or a group were ever enrolled */
+        uint32_t complete;              /* every live thread was a member at the last scan */
+        int32_t balance;
+        uint32_t n_retreats;
+        uint64_t group_at;              /* asked_group of one thread at which enrolling pays */
+        struct ct_time_pair pair;
+        char *arena;
+        _Atomic uint64_t early_reads;   /* by threads without a slot */
+        _Atomic uint64_t fast_ended[CPUTIME_BACKEND_MAX];
+        _Atomic uint64_t asked_ended;
+        _Atomic uint64_t anchors_ended, group_anchors;
+        _Atomic uint64_t enrolments, retreats, refusals;
+        _Atomic int refusal_error;
+        const char *_Atomic refusal_step;
+
+        struct {
+                uint32_t known, running;
+                uint32_t head;
+                pid_t tid;
+        } looks[CT_MEMBERS_MAX];        /* what the anchor in the making knows of each member */
+        struct ct_member members[CT_MEMBERS_MAX];
+};
+
+/* The process's record; NULL where there can be none. Maps it at the first call. */
+struct ct_process *ct_process_get(void);
+
+/* The same if it exists already. */
+struct ct_process *ct_process_peek(void);
+
+/* Slot i, for ct_slots_first(p) <= i < ct_slots_end(). */
+struct ct_slot *ct_slot_at(uint32_t i);
+uint32_t ct_slots_end(void);
+
+static inline uint32_t ct_slots_first(const struct ct_process *p) {
+        return p->first_slot;
+}
+
+/* The lock is tried once; with signals blocked by the caller. */
+static inline bool ct_process_trylock(struct ct_process *p) {
+        return !atomic_exchange_explicit(&p->lock, 1, memory_order_acquire);
+}
+
+static inline void ct_process_unlock(struct ct_process *p) {
+        atomic_store_explicit(&p->lock, 0, memory_order_release);
+}
+
+/* The calling thread's slot, made if it is due; NULL: none (yet). */
+struct ct_slot *ct_slot_own(struct ct_process *p);
+
+/* Under the lock: the slot of TID, NULL if none; a fresh one, NULL if there is no room. */
+struct ct_slot *ct_slot_find(struct ct_process *p, pid_t tid);
+struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid);
+
+/* Under the lock: events down, what it knew into the process's record, free. */
+void ct_slot_release(struct ct_process *p, struct ct_slot *slot);
+
+/* Under the lock: maps or takes down SLOT's event. Returns 0 or -errno (counted as a refusal). */
+int ct_slot_map(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind kind);
+void ct_slot_unmap(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind kind);
+
+const uint32_t *ct_slot_change_word(struct ct_process *p, const struct ct_slot *slot,
+                                    enum ct_perf_kind kind);
+
+/* SLOT's ring mapping. */
+const void *ct_slot_ring(struct ct_process *p, const struct ct_slot *slot);
+
+void ct_process_refused(struct ct_process *p, int error, const char *step);
+
+/*
+ * Whether trying perf_event_open(2) could harm: under a seccomp filter an unexpected system call
+ * may end the process, and nobody asked for one. A forced backend tries all the same.
+ */
+bool ct_sandboxed(void);
+
+/* The forced backend, or CPUTIME_BACKEND_AUTO; inherited by children. */
+extern _Atomic uint32_t ct_mode;
+
+/* Raises *FLOOR to VALUE. */
+static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
+        uint64_t old = atomic_load_explicit(floor, memory_order_relaxed);
+
+        while (old < value && !atomic_compare_exchange_weak_explicit(
+                       floor, &old, value, memory_order_release, memory_order_relaxed))
+                ;
+}
+
+#define ct_load(p) atomic_load_explicit((p), memory_order_relaxed)
+#define ct_store(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
+
+/* For counters with one writer. */
+#define ct_count(p) ct_store((p), ct_load(p) + 1)
+
+#define ct_max(a, b) ((a) > (b) ? (a) : (b))
+
+#endif /* CT_REGISTRY_H */

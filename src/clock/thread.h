@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+#ifndef CT_THREAD_H
+#define CT_THREAD_H
+/*
+ * The thread clock's fast path.
+ *
+ *      T(now) = base + (now - start)   while the thread has not been switched since `start`
+ *
+ * The order in it matters: first the time, then the change word. A switch that comes between shows
+ * in the word; the other way round the time off the CPU would be counted. Both are the thread's
+ * own, and interrupts are precise, so no barrier but the compiler's is needed.
+ *
+ * A signal handler may read the clock in the middle of a read. It may take a new anchor, and
+ * store a later `last_ns`. It also bumps `version`; the interrupted read sees that and is made anew,
+ * so that what was stored last is what was returned last.
+ */
+#include "account/runtime.h"
+#include "clock/clock.h"
+
+#define ct_compiler_barrier() __asm__ volatile("" : : : "memory")
+
+static inline bool ct_thread_fast(struct ct_slot *slot, uint64_t *ret_ns) {
+        uint64_t version = ct_load(&slot->version), age, floor_ns, ns;
+        const struct ct_anchor *anchor;
+
+        ct_compiler_barrier();
+        anchor = &slot->anchors[ct_load(&slot->current)];
+        age = ct_time_now(anchor->counter) - anchor->start;
+        /* In a forked child the slot is all zeroes: this fails before the word is looked at. */
+        if (__builtin_expect(age >= anchor->limit, 0))
+                return false;
+        if (__builtin_expect(*(const volatile uint32_t *)anchor->change_word != anchor->change, 0))
+                return false;
+        ns = ct_runtime_at(anchor->base_ns, 1, ct_ticks_to_ns(age, anchor->mult));
+        floor_ns = ct_load(&slot->floor_ns);
+        if (__builtin_expect(ns < floor_ns, 0))
+                ns = floor_ns;
+        ct_store(&slot->last_ns, ns);
+        ct_compiler_barrier();
+        if (__builtin_expect(ct_load(&slot->version) != version, 0))
+                return false;
+        ct_store(&slot->version, version + 1);
+        *ret_ns = ns;
+        return true;
+}
+
+#endif /* CT_THREAD_H */

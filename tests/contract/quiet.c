@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * reading_changes_nothing: the fast path makes no system call, allocates nothing, leaves errno
+ * alone and may be interrupted anywhere by a handler that reads as well.
+ *
+ * The calls are counted, by a filter that turns each into a signal (sandbox.h), and compared with
+ * what the header grants: one after each context switch and one per CPUTIME_ANCHOR_NS of running
+ * for the thread clock; one for the process clock, one per running sibling and one membarrier(2)
+ * for P. Each trapped call costs running time, which is in the figure.
+ *
+ * The kernel itself has no fast path: readers it serves are granted one call a read, exactly.
+ */
+#include <errno.h>
+#include <malloc.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "contract.h"
+#include "sandbox.h"
+
+#define READS_FAST 1000000
+#define READS_SLOW 20000
+#define WARM_UP 20000   /* far beyond what a lazy library waits for before it enrols */
+#define SLACK 16        /* a switch or an anchor at either end, per call of them */
+
+static bool thread_is_fast, process_is_fast;
+static _Atomic bool sibling_over;
+static _Atomic pid_t sibling_tid;
+
+struct usage {
+        uint64_t calls, switches, cpu_ns;
+};
+
+static struct usage usage_now(void) {
+        struct rusage r = {};
+        pid_t tid = atomic_load(&sibling_tid);
+
+        (void)allowed_syscall(SYS_getrusage, RUSAGE_SELF, (long)&r, 0, 0, 0);
+        return (struct usage){
+                .calls = atomic_load(&sandbox_calls),
+                .switches = (uint64_t)(r.ru_nvcsw + r.ru_nivcsw),
+                .cpu_ns = reference_process_ns(&tid, tid != 0),
+        };
+}
+
+static void expect_calls(const char *what, uint64_t (*read_clock)(void), bool is_fast,
+                         unsigned calls_per_anchor) {
+        unsigned n = is_fast ? READS_FAST : READS_SLOW;
+        struct usage before = usage_now(), after;
+        uint64_t granted, calls;
+
+        for (unsigned i = 0; i < n; i++)
+                (void)read_clock();
+        after = usage_now();
+
+        calls = after.calls - before.calls;
+        granted = is_fast ? calls_per_anchor * (after.switches - before.switches + SLACK +
+                                                (after.cpu_ns - before.cpu_ns) / CPUTIME_ANCHOR_NS)
+                          : n;
+        note("%s: %llu system calls in %u reads, %llu switches, %llu us", what,
+             (unsigned long long)calls, n, (unsigned long long)(after.switches - before.switches),
+             (unsigned long long)((after.cpu_ns - before.cpu_ns) / 1000));
+        if (calls > granted)
+                broken("%s: %llu system calls in %u reads, %llu granted; the last was number %ld",
+                       what, (unsigned long long)calls, n, (unsigned long long)granted,
+                       atomic_load(&sandbox_last_call));
+}
+
+static void warm_up(void) {
+        for (unsigned i = 0; i < WARM_UP; i++) {
+                (void)reader->thread_ns();
+                (void)reader->process_ns();
+        }
+}
+
+static void count_alone(const void *argument) {
+        warm_up();
+        if (!sandbox_count())
+                skip_child("system calls cannot be counted here: no seccomp filter with signals");
+        expect_calls("thread clock", reader->thread_ns, thread_is_fast, 1);
+        expect_calls("process clock", reader->process_ns, process_is_fast, 2);
+}
+
+static void *sibling_main(void *argument) {
+        if (*(const bool *)argument)
+                warm_up();
+        atomic_store(&sibling_tid, peer_self().tid);
+        while (!atomic_load(&sibling_over))
+                ;
+        return NULL;
+}
+
+static void count_with_sibling(const void *argument) {
+        bool reads = *(const bool *)argument;
+        pthread_t sibling;
+
+        if (!start_thread(&sibling, sibling_main, &reads))
+                return;
+        while (!atomic_load(&sibling_tid))
+                ;
+        warm_up();
+        if (!sandbox_count())
+                skip_child("system calls cannot be counted here: no seccomp filter with signals");
+        expect_calls(reads ? "thread clock, a reading sibling" : "thread clock, a silent sibling",
+                     reader->thread_ns, thread_is_fast, 1);
+        expect_calls(reads ? "process clock, a reading sibling" : "process clock, a silent sibling",
+                     reader->process_ns, process_is_fast, 3);
+        atomic_store(&sibling_over, true);
+        pthread_join(sibling, NULL);
+}
+
+/* --- memory and errno ------------------------------------------------------------------------ */
+
+static void expect_untouched(void) {
+        static const int values[] = { 0, 1, EINTR, 4095 };
+        struct mallinfo2 before, after;
+        struct peer self = peer_self();
+        uint64_t ns;
+        int now;
+
+        /* From the very first reads on, so that enrolling and falling back are among them. */
+        before = mallinfo2();
+        for (unsigned i = 0; i < 60000; i++) {
+                errno = values[i % 4];
+                (void)reader->thread_ns();
+                (void)reader->process_ns();
+                if (i % 8 == 0) {
+                        (void)reader->thread_ns_of(&self, &ns);
+                        (void)reader->thread_alias(i / 8);
+                        (void)reader->process_alias(i / 8);
+                }
+                now = errno;
+                if (now != values[i % 4])
+                        broken("read %u made errno %d out of %d", i, now, values[i % 4]);
+        }
+        after = mallinfo2();
+        if (after.uordblks != before.uordblks || after.hblkhd != before.hblkhd ||
+            after.arena != before.arena)
+                broken("60000 rounds of reads allocated %lld bytes",
+                       (long long)(after.uordblks - before.uordblks) +
+                       (long long)(after.hblkhd - before.hblkhd));
+}
+
+/* --- signals --------------------------------------------------------------------------------- */
+
+static _Atomic uint64_t thread_max_ns, process_max_ns, n_handled;
+static _Atomic bool storm_over;
+
+static void read_both(const char *where) {
+        uint64_t before, now;
+
+        before = atomic_load(&thread_max_ns);
+        now = reader->thread_ns();
+        if (now < before)
+                broken("%s: the thread clock stepped back %llu ns", where,
+                       (unsigned long long)(before - now));
+        publish_max(&thread_max_ns, now);
+        before = atomic_load(&process_max_ns);
+        now = reader->process_ns();
+        if (now < before)
+                broken("%s: the process clock stepped back %llu ns", where,
+                       (unsigned long long)(before - now));
+        publish_max(&process_max_ns, now);
+}
+
+static void on_storm(int sig) {
+        int saved_errno = errno;
+
+        errno = 4095;
+        read_both("in a handler");
+        if (errno != 4095)
+                broken("reading in a handler changed errno to %d", errno);
+        atomic_fetch_add(&n_handled, 1);
+        errno = saved_errno;
+}
+
+static void *storm_main(void *argument) {
+        const pthread_t *target = argument;
+
+        pin(1);
+        while (!atomic_load(&storm_over)) {
+                (void)pthread_kill(*target, SIGUSR1);
+                (void)pthread_kill(*target, SIGUSR2);
+        }
+        return NULL;
+}
+
+static void storm(const void *argument) {
+        /* Two signals, each blocking only itself: handlers interrupt handlers, two deep. */
+        struct sigaction action = { .sa_handler = on_storm, .sa_flags = SA_RESTART };
+        pthread_t self = pthread_self(), thread;
+        uint64_t end_ns = raw_wall_ns() + 1500 * NSEC_PER_MSEC;
+        unsigned n = 0;
+
+        (void)sigaction(SIGUSR1, &action, NULL);
+        (void)sigaction(SIGUSR2, &action, NULL);
+        pin(0);
+        if (!start_thread(&thread, storm_main, &self))
+                return;
+        for (; atomic_load(&n_handled) < 100 || raw_wall_ns() < end_ns; n++)
+                read_both("interrupted");
+        atomic_store(&storm_over, true);
+        pthread_join(thread, NULL);
+        note("%u interrupted rounds of reads, %llu handlers", n,
+             (unsigned long long)atomic_load(&n_handled));
+}
+
+void reading_changes_nothing(void) {
+        static const bool no = false, yes = true;
+
+        thread_is_fast = reader_thread_is_fast();
+        process_is_fast = reader_process_is_fast();
+
+        (void)in_child("counting calls, one thread", count_alone, NULL);
+        (void)in_child("counting calls beside a sibling that reads", count_with_sibling, &yes);
+        (void)in_child("counting calls beside a sibling that does not", count_with_sibling, &no);
+        (void)in_child("signals", storm, NULL);
+        expect_untouched();
+}

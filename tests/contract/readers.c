@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of readers. libc's functions are called by their ordinary names, so that whoever is
+ * preloaded gets them: the same code is the reader "libc", "dropin" and every liar.
+ */
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/times.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "contract.h"
+#include "sandbox.h"
+
+static uint64_t ns(const struct timespec *ts) {
+        return (uint64_t)ts->tv_sec * NSEC_PER_SEC + (uint64_t)ts->tv_nsec;
+}
+
+/* --- libc, or whoever answers in its place --------------------------------------------------- */
+
+static uint64_t libc_ns(clockid_t clockid) {
+        struct timespec ts = { .tv_nsec = -1 };
+
+        if (clock_gettime(clockid, &ts) < 0)
+                broken("clock_gettime(%d) failed: %s", (int)clockid, strerror(errno));
+        return ns(&ts);
+}
+
+static uint64_t libc_thread_ns(void) {
+        return libc_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+static uint64_t libc_process_ns(void) {
+        return libc_ns(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+static bool libc_thread_ns_of(const struct peer *peer, uint64_t *ret_ns) {
+        struct timespec ts;
+        int saved_errno = errno;
+
+        if (clock_gettime(peer->clockid, &ts) < 0) {
+                if (errno != EINVAL && errno != ESRCH)
+                        broken("clock_gettime of another thread's clock failed: %s", strerror(errno));
+                errno = saved_errno;
+                return false;
+        }
+        *ret_ns = ns(&ts);
+        return true;
+}
+
+static struct reading libc_thread_alias(unsigned which) {
+        clockid_t clockid = CLOCK_THREAD_CPUTIME_ID;
+
+        if (which % 2 && pthread_getcpuclockid(pthread_self(), &clockid) != 0)
+                broken("pthread_getcpuclockid of the calling thread failed");
+        return (struct reading){ libc_ns(clockid), 1 };
+}
+
+static struct reading libc_process_alias(unsigned which) {
+        clockid_t clockid = CLOCK_PROCESS_CPUTIME_ID;
+        clock_t clocks;
+
+        switch (which % 4) {
+        case 0:
+                if (clock_getcpuclockid(getpid(), &clockid) != 0)
+                        broken("clock_getcpuclockid of the own process failed");
+                break;
+        case 1:
+                if (clock_getcpuclockid(0, &clockid) != 0)
+                        broken("clock_getcpuclockid of process 0 failed");
+                break;
+        case 2:
+                clocks = clock();
+                if (clocks == (clock_t)-1)
+                        broken("clock() failed");
+                return (struct reading){ (uint64_t)clocks * (NSEC_PER_SEC / CLOCKS_PER_SEC),
+                                         NSEC_PER_SEC / CLOCKS_PER_SEC };
+        default:
+                break;
+        }
+        return (struct reading){ libc_ns(clockid), 1 };
+}
+
+static void libc_times(uint64_t *ret_user, uint64_t *ret_system) {
+        struct tms tms;
+
+        if (times(&tms) == (clock_t)-1)
+                broken("times() failed");
+        *ret_user = (uint64_t)tms.tms_utime;
+        *ret_system = (uint64_t)tms.tms_stime;
+}
+
+/* --- libcputime ------------------------------------------------------------------------------ */
+
+static bool lib_thread_ns_of(const struct peer *peer, uint64_t *ret_ns) {
+        int r = cputime_thread_ns_of(peer->tid, ret_ns);
+
+        if (r < 0 && r != -ESRCH)
+                broken("cputime_thread_ns_of(%d) says %s", (int)peer->tid, strerror(-r));
+        return r == 0;
+}
+
+static struct reading lib_thread_alias(unsigned which) {
+        struct reading reading = { 0, 1 };
+        struct cputime_sample sample;
+        int r = 0;
+
+        switch (which % 3) {
+        case 0:
+                r = cputime_thread_ns_of(0, &reading.ns);
+                break;
+        case 1:
+                r = cputime_thread_ns_of((pid_t)syscall(SYS_gettid), &reading.ns);
+                break;
+        default:
+                cputime_sample_read(&sample);
+                if (sample.process_ns < sample.thread_ns)
+                        broken("a sample's process clock does not cover its thread clock");
+                reading.ns = sample.thread_ns;
+                break;
+        }
+        if (r < 0)
+                broken("cputime_thread_ns_of the caller says %s", strerror(-r));
+        return reading;
+}
+
+static struct reading lib_process_alias(unsigned which) {
+        struct cputime_sample sample;
+
+        if (which % 2)
+                return (struct reading){ cputime_process_ns(), 1 };
+        cputime_sample_read(&sample);
+        return (struct reading){ sample.process_ns, 1 };
+}
+
+/* libcputime has no user and system time: the kernel's have to fit its process clock. */
+static void raw_times(uint64_t *ret_user, uint64_t *ret_system) {
+        struct tms tms;
+
+        (void)allowed_syscall(SYS_times, (long)&tms, 0, 0, 0, 0);
+        *ret_user = (uint64_t)tms.tms_utime;
+        *ret_system = (uint64_t)tms.tms_stime;
+}
+
+#define LIBRARY \
+        .library = true, .thread_ns = cputime_thread_ns, .process_ns = cputime_process_ns, \
+        .thread_ns_of = lib_thread_ns_of, .thread_alias = lib_thread_alias, \
+        .process_alias = lib_process_alias, .times = raw_times
+
+#define LIBC \
+        .thread_ns = libc_thread_ns, .process_ns = libc_process_ns, \
+        .thread_ns_of = libc_thread_ns_of, .thread_alias = libc_thread_alias, \
+        .process_alias = libc_process_alias, .times = libc_times
+
+#define LIAR(what, promise, description) \
+        { .name = "liar-" what, .title = description, .preload = CONTRACT_LIAR, .lie = what, \
+          .caught_by = promise, .backend = CPUTIME_BACKEND_SYSCALL, LIBC }
+
+static const struct reader readers[] = {
+        { .name = "libc", .title = "libc and the kernel alone",
+          .backend = CPUTIME_BACKEND_SYSCALL, LIBC },
+        { .name = "auto", .title = "libcputime, its own choice",
+          .backend = CPUTIME_BACKEND_AUTO, LIBRARY },
+        { .name = "syscall", .title = "libcputime, backend syscall",
+          .backend = CPUTIME_BACKEND_SYSCALL, LIBRARY },
+        { .name = "ring", .title = "libcputime, backend ring",
+          .backend = CPUTIME_BACKEND_RING, LIBRARY },
+        { .name = "header", .title = "libcputime, backend header",
+          .backend = CPUTIME_BACKEND_HEADER, LIBRARY },
+        { .name = "dropin", .title = "libc under the drop-in, its own choice",
+          .preload = CONTRACT_DROPIN, .backend = CPUTIME_BACKEND_AUTO, LIBC },
+        { .name = "dropin-ring", .title = "libc under the drop-in, backend ring",
+          .preload = CONTRACT_DROPIN, .environment = "CPUTIME_BACKEND=ring",
+          .backend = CPUTIME_BACKEND_RING, LIBC },
+
+        LIAR("back", "thread_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
+        LIAR("peer", "thread_clock_never_goes_backwards",
+             "another thread's clock is told 1 us late"),
+        LIAR("back", "process_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
+        LIAR("cache", "process_clock_never_goes_backwards",
+             "each thread serves every second reading of P from its last"),
+        LIAR("cache", "process_clock_covers_its_threads",
+             "each thread serves every second reading of P from its last"),
+        LIAR("alone", "process_clock_covers_its_threads", "P is the calling thread's clock"),
+        LIAR("ended", "process_clock_covers_its_threads", "P loses the time of ended threads"),
+        LIAR("ahead", "error_is_bounded_and_does_not_grow", "both clocks are 3 ms ahead"),
+        LIAR("drift", "error_is_bounded_and_does_not_grow", "T loses 5 us per switch"),
+        LIAR("double", "error_is_bounded_and_does_not_grow", "P counts the calling thread twice"),
+        LIAR("noisy", "reading_changes_nothing", "each reading makes one more system call"),
+        LIAR("errno", "reading_changes_nothing", "a reading changes errno"),
+        LIAR("leak", "reading_changes_nothing", "a reading allocates"),
+        LIAR("early", "sleep_until_is_not_early", "both clocks are 2 ms behind"),
+        LIAR("inherit", "child_starts_at_zero", "a child never reads less than its parent read"),
+        LIAR("fragile", "no_fast_path_is_no_failure", "complains when perf is refused"),
+        LIAR("eager", "idle_costs_nothing", "opens a descriptor when loaded"),
+        LIAR("keep", "idle_costs_nothing", "keeps each thread's event after its end"),
+        LIAR("split", "user_plus_system_is_runtime", "times() loses a tenth of the system time"),
+        LIAR("swap", "user_plus_system_is_runtime",
+             "times() now and then gives user time for system time"),
+};
+#define N_READERS (sizeof(readers) / sizeof(readers[0]))
+
+const struct reader *reader_at(unsigned i) {
+        return i < N_READERS ? &readers[i] : NULL;
+}
+
+const struct reader *reader_find(const char *name) {
+        for (unsigned i = 0; i < N_READERS; i++)
+                if (strcmp(readers[i].name, name) == 0)
+                        return &readers[i];
+        return NULL;
+}
+
+static bool usable(enum cputime_backend backend) {
+        struct cputime_probe probe;
+
+        return cputime_backend_probe(backend, &probe) == 0 && probe.error == 0;
+}
+
+bool reader_process_is_fast(void) {
+        return (reader->backend == CPUTIME_BACKEND_RING ||
+                reader->backend == CPUTIME_BACKEND_AUTO) && usable(CPUTIME_BACKEND_RING);
+}
+
+bool reader_thread_is_fast(void) {
+        return reader_process_is_fast() ||
+               ((reader->backend == CPUTIME_BACKEND_HEADER ||
+                 reader->backend == CPUTIME_BACKEND_AUTO) && usable(CPUTIME_BACKEND_HEADER));
+}
