@@ -339,15 +339,16 @@ static void reader_read_for(struct reader *reader, uint64_t ns) {
                 reader_read(reader);
 }
 
-/*
- * Reads back to back, then works for up to twice the age that the kernel's answer may have, now and
- * then for more than two ticks: siblings that read nothing for long are what a process clock misses.
- */
+/* Reads back to back, then works for up to twice the age that the kernel's answer may have. */
 static void reader_work(struct reader *reader) {
-        uint64_t work_ns = reader_random(reader, 8) == 0 ? 10000000 : 2 * CPUTIME_ANCHOR_NS;
-
         reader_read_for(reader, reader_between(reader, 10000, 1000000));
-        reader_burn(reader, reader_random(reader, work_ns));
+        reader_burn(reader, reader_random(reader, 2 * CPUTIME_ANCHOR_NS));
+}
+
+/* Seldom reads: siblings that run for ticks on end and ask nothing are what a process clock misses. */
+static void reader_toil(struct reader *reader) {
+        reader_read_for(reader, reader_between(reader, 10000, 300000));
+        reader_burn(reader, reader_random(reader, 20000000));
 }
 
 /* A short burst of reads and a sleep some ten times as long. */
@@ -502,6 +503,11 @@ static unsigned int threads_slots(unsigned int n_cpus) {
         return 1 + 2 * n_cpus + FLEETING_SLOTS;
 }
 
+static void keep_toiling(struct worker *worker, struct reader *reader) {
+        while (!reader_over(reader))
+                reader_toil(reader);
+}
+
 static void keep_napping(struct worker *worker, struct reader *reader) {
         while (!reader_over(reader))
                 reader_nap(reader);
@@ -556,7 +562,7 @@ static int run_threads(struct verify_run *run) {
                         .i_slot = i,
                         .work = i >= first_fleeting ? live_briefly
                                 : i % 2 == 0        ? keep_napping
-                                                    : keep_working,
+                                                    : keep_toiling,
                 };
                 run->slots[i].fleeting = i >= first_fleeting;
         }

@@ -26,10 +26,10 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend);
 uint64_t ct_process_slow(enum cputime_backend *ret_backend);
 
 /*
- * What the thread of SLOT can have read at most for its clock by now: its last reading or, while
- * its anchor is in force, what the anchor gives. May be called from any thread.
+ * By how much the anchor of SLOT's thread, which is running, is now ahead of the thread's last
+ * reading; 0 if none is in force. May be called from any thread.
  */
-uint64_t ct_slot_thread_bound(const struct ct_slot *slot);
+uint64_t ct_slot_thread_ahead(const struct ct_slot *slot);
 
 /* Fast reads that SLOT's thread made, by backend. */
 void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_BACKEND_MAX]);

@@ -59,18 +59,18 @@ static uint64_t ct_group_at(const struct ct_process *p, uint64_t ticks) {
 }
 
 /*
- * The sum of what all threads, live and ended, can have read for their clocks; 0 if slots come and
- * go too fast to tell. No thread can be ahead of the kernel by more than an anchor's life, so
- * neither can the sum; more would mean that a slot was counted twice.
+ * The sum of what all threads, live and ended, have read for their clocks; 0 if slots come and go
+ * too fast to tell. No thread can be ahead of the kernel by more than an anchor's life, so neither
+ * can the sum; more would mean that a slot was counted twice.
  */
-static uint64_t ct_threads_bound(struct ct_process *p, uint64_t kernel_ns) {
+static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
         for (unsigned int try = 0; try < 3; try++) {
                 uint32_t sequence = atomic_load_explicit(&p->slots_sequence, memory_order_acquire);
                 uint64_t sum = atomic_load_explicit(&p->ended_last_ns, memory_order_acquire);
                 uint64_t n = 0;
 
                 for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++, n++)
-                        sum += ct_slot_thread_bound(ct_slot_at(i));
+                        sum += atomic_load_explicit(&ct_slot_at(i)->last_ns, memory_order_acquire);
                 if (!(sequence & 1) &&
                     atomic_load_explicit(&p->slots_sequence, memory_order_acquire) == sequence)
                         return sum <= kernel_ns + n * 2 * CPUTIME_ANCHOR_NS ? sum : 0;
@@ -96,7 +96,7 @@ uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
                 return ct_ask_process();
         ns = ct_group_last(p);
         kernel_ns = ct_ask_process();
-        ns = ct_max(ns, ct_threads_bound(p, kernel_ns));
+        ns = ct_max(ns, ct_threads_last(p, kernel_ns));
         ns = ct_max(ns, kernel_ns);
         /* For readers of an anchor that does not know this value yet. */
         if (ns > kernel_ns || ct_load(&p->group))
@@ -324,6 +324,19 @@ static bool ct_group_unmoved(const struct ct_process *p) {
                 if (*(const volatile uint32_t *)p->members[i].change_word != p->looks[i].head)
                         return false;
         return true;
+}
+
+/*
+ * The same for an anchor that others will extrapolate: a running thread may have read, and go on
+ * reading, what its own anchor gives by now.
+ */
+static uint64_t ct_threads_bound(struct ct_process *p, uint64_t kernel_ns) {
+        uint64_t sum = ct_threads_last(p, kernel_ns), ahead_ns = 0;
+
+        for (uint32_t i = 0; i < ct_load(&p->n_members); i++)
+                if (p->looks[i].running)
+                        ahead_ns += ct_slot_thread_ahead(ct_slot_at(p->members[i].slot));
+        return sum ? sum + ahead_ns : 0;
 }
 
 /* Puts an anchor in force: the second half of the argument at the top. */

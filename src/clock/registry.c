@@ -236,7 +236,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
                                   memory_order_relaxed);
         atomic_fetch_add_explicit(&p->anchors_ended, ct_load(&slot->n_anchors), memory_order_relaxed);
         ct_raise(&p->floor_ns, ct_load(&slot->group_last_ns));
-        /* Whoever adds up the threads meanwhile would count this one twice: see ct_threads_bound. */
+        /* Whoever adds up the threads meanwhile would count this one twice: see ct_threads_last. */
         atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_seq_cst);
         atomic_fetch_add_explicit(&p->ended_last_ns, ct_load(&slot->last_ns), memory_order_release);
         ct_slot_unmap(p, slot, CT_PERF_HEADER);

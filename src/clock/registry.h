@@ -220,6 +220,8 @@ static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
 /* For counters with one writer. */
 #define ct_count(p) ct_store((p), ct_load(p) + 1)
 
-#define ct_max(a, b) ((a) > (b) ? (a) : (b))
+static inline uint64_t ct_max(uint64_t a, uint64_t b) {
+        return a > b ? a : b;
+}
 
 #endif /* CT_REGISTRY_H */

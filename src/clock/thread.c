@@ -124,7 +124,7 @@ static void ct_anchor_free(struct ct_slot *slot, int i) {
         atomic_fetch_and_explicit(&slot->anchors_busy, ~(UINT32_C(1) << i), memory_order_relaxed);
 }
 
-/* For ct_slot_thread_bound(), which may be looking from another thread. Pairs with its loads. */
+/* For ct_slot_thread_ahead(), which may be looking from another thread. Pairs with its loads. */
 #define ct_publish(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 #define ct_observe(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 
@@ -193,7 +193,7 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
         return true;
 }
 
-uint64_t ct_slot_thread_bound(const struct ct_slot *slot) {
+uint64_t ct_slot_thread_ahead(const struct ct_slot *slot) {
         for (unsigned int try = 0; try < 3; try++) {
                 uint32_t sequence = atomic_load_explicit(&slot->sequence, memory_order_acquire);
                 uint32_t current = atomic_load_explicit(&slot->current, memory_order_acquire);
@@ -203,17 +203,18 @@ uint64_t ct_slot_thread_bound(const struct ct_slot *slot) {
                 const volatile uint32_t *word = ct_observe(&anchor->change_word);
                 uint32_t change = ct_observe(&anchor->change);
                 uint32_t mult = ct_observe(&anchor->mult), counter = ct_observe(&anchor->counter);
-                uint64_t age, ns;
+                uint64_t age, ns, last_ns;
 
                 if (atomic_load_explicit(&slot->sequence, memory_order_acquire) != sequence)
                         continue;
                 age = ct_time_now_ordered(counter) - start;
                 if (age >= limit || *word != change)
                         break;
+                last_ns = atomic_load_explicit(&slot->last_ns, memory_order_acquire);
                 ns = ct_runtime_at(base_ns, 1, ct_ticks_to_ns(age, mult));
-                return ct_max(ns, atomic_load_explicit(&slot->last_ns, memory_order_acquire));
+                return ns > last_ns ? ns - last_ns : 0;
         }
-        return atomic_load_explicit(&slot->last_ns, memory_order_acquire);
+        return 0;
 }
 
 /* A refusal that no amount of waiting changes. */

@@ -30,8 +30,7 @@ static const struct {
         { LIAR_DRIFTS_SLOWLY, "drifts slowly", "5", "ping_pong", "the thread clock drifts by" },
         { LIAR_STEPS_BACK, "steps back", "5", "busy", "the thread clock went backwards" },
         { LIAR_UNCOVERED, "uncovered", "5", "idle", "the process clock was behind its threads" },
-        /* in about one sample of 100, in either phase with busy siblings: so more of them */
-        { LIAR_FORGETS_RUNNING, "forgets running", "10", NULL,
+        { LIAR_ADDS_UP_READS, "adds up reads", "5", "threads",
           "the process clock was beyond the bound" },
         { LIAR_CRASHES, "crashes", "5", "idle", "the phase was killed by signal 11" },
 };

@@ -28,12 +28,15 @@ enum {
 /* The largest value that any read returned which had ended. Written by handler and main. */
 static volatile uint64_t largest[N_CLOCKS];
 static volatile sig_atomic_t decreased = -1, n_handled;
+static volatile uint64_t decreased_by;
 static volatile bool jump;
 static sigjmp_buf jump_buf;
 
 static void seen(int which, uint64_t before, uint64_t value) {
-        if (value < before && decreased < 0)
+        if (value < before && decreased < 0) {
+                decreased_by = before - value;
                 decreased = which;
+        }
         /* A handler between the two may store more: then less is stored over it. Harmless, the
          * check becomes weaker, not wrong. */
         if (value > largest[which])
@@ -92,7 +95,8 @@ static void storm(void) {
 
         jump = false;
         timer_delete(timer);
-        CHECK(decreased < 0, "reading %d decreased", (int)decreased);
+        CHECK(decreased < 0, "reading %d decreased by %llu", (int)decreased,
+              (unsigned long long)decreased_by);
         /* Half of what was asked for would do; a busy machine gives less. */
         CHECK(n_handled > 500, "only %d signals came", (int)n_handled);
         fprintf(stderr, "%d signals, %u jumps\n", (int)n_handled, n_jumps);
