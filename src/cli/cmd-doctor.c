@@ -3,25 +3,30 @@
  * cputime doctor: what this machine and this process allow, what it is worth, what would help.
  *
  * Whether a backend is usable is asked of the kernel by trying it, and what it costs is measured,
- * because neither follows from version numbers. Each backend is measured in a forked child of its
- * own: a process can force one backend only, and the child starts unenrolled whatever this process
- * has done. The children take turns, a batch of about a millisecond each, round after round, so
- * that a slow phase of the machine falls on all rows alike; a row is the median of its batches.
+ * because neither follows from version numbers. Each clock with each backend is a cell, measured in
+ * a forked child of its own: a process can force one backend only, what it reads of one clock bears
+ * on the other, and a child starts unenrolled whatever this process has done. The children take
+ * turns, a batch of about a millisecond each, round after round, so that a slow phase of the machine
+ * falls on all cells alike; a cell is the median of its batches.
  *
- *      parent                      child (floor | syscall | ring | header | auto)
+ *      parent                      child (floor | auto | syscall | ring | header) x clock
  *        | -- one byte ------------> |
- *        |                           | a batch of reads of the one clock, then of the other
+ *        |                           | a batch of reads
  *        | <------ struct batch ---- |
  *        | -- ... to the next child, and again from the first, ROUNDS times
  *
+ * A batch is timed with the kernel's own thread clock, so that being preempted on a busy machine
+ * does not count as cost. Its two system calls are one thousandth of the batch.
+ *
  * The auto row is no backend: it is what a program gets that asks for nothing, and tells which
- * backend AUTO takes for a thread and for a process with one thread.
+ * backend AUTO takes for a thread that reads its own clock, and for a process with one thread that
+ * reads the process clock.
  *
- * Two rows are the floor, CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO: a clock that
- * is read in user space has to read one of them, or the counter beneath.
+ * Two more cells are the floor, CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO: the clocks
+ * that are read in user space anyway. A backend that reads the counter itself may undercut them.
  *
- * Not promised: that the costs hold under load, or for threads that are switched often. That is
- * what `cputime bench` and cputime-run(1) --verbose are for.
+ * Not promised: that the costs hold for threads that are switched often. That is what
+ * `cputime bench` and cputime-run(1) --verbose are for.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -42,10 +47,10 @@
 
 #define SCHEMA "cputime-doctor/1"
 
-/* Odd, so that the median is a batch; enough for 5 rows to be done in a quarter of a second. */
+/* Odd, so that the median is a batch; enough for all cells to be done in a quarter of a second. */
 #define ROUNDS 21
 
-/* Long enough to drown the wake-up before it, short enough to escape most preemptions. */
+/* Long enough to drown the anchor that the wake-up before it costs, and the timing itself. */
 #define BATCH_NS CT_NSEC_PER_MSEC
 
 /* More than AUTO wants to see before it enrols a thread, and cheap even for the kernel's clock. */
@@ -65,18 +70,22 @@ static const char *const column_names[COLUMNS] = { "thread", "process" };
 static const char *const floor_names[COLUMNS] = { "CLOCK_MONOTONIC", "CLOCK_MONOTONIC_RAW" };
 
 struct batch {
-        double ns[COLUMNS];     /* per read */
-        enum cputime_backend served_by[COLUMNS];
+        double ns;              /* per read */
+        enum cputime_backend served_by; /* most of it; of no meaning on the floor row */
+};
+
+struct cell {
+        int fd;                 /* to the child, -1: not measured */
+        pid_t pid;
+        size_t rounds;          /* so many of ns[] are there; 0 after finish(): no result */
+        double ns[ROUNDS];
+        double median;
+        enum cputime_backend served_by;
 };
 
 struct row {
-        struct cputime_probe probe;     /* of backends proper */
-        int fd;                 /* to the child, -1: not measured */
-        pid_t pid;
-        size_t rounds;          /* so many of ns[] are there */
-        double ns[COLUMNS][ROUNDS];
-        double median[COLUMNS];
-        enum cputime_backend served_by[COLUMNS];
+        struct cputime_probe probe;     /* of backends proper; "usable" elsewhere */
+        struct cell cells[COLUMNS];
 };
 
 static uint64_t monotonic_ns(void) {
@@ -93,49 +102,60 @@ static uint64_t monotonic_raw_ns(void) {
         return ct_nsec_from_timespec(&ts);
 }
 
+static uint64_t own_cpu_ns(void) {
+        struct timespec ts = {};
+
+        (void)ct_sys_clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+        return ct_nsec_from_timespec(&ts);
+}
+
 static double ns_per_read(uint64_t (*read_clock)(void), uint64_t reads) {
-        uint64_t begin = monotonic_raw_ns();
+        uint64_t begin = own_cpu_ns();
 
         for (uint64_t i = 0; i < reads; i++)
                 (void)read_clock();
-        return (double)(monotonic_raw_ns() - begin) / (double)reads;
+        return (double)(own_cpu_ns() - begin) / (double)reads;
 }
 
-static _Noreturn void child(unsigned int row, int fd) {
-        uint64_t (*read_clock[COLUMNS])(void) = { cputime_thread_ns, cputime_process_ns };
-        uint64_t reads[COLUMNS];
+/* The backend that served most reads between the two. */
+static enum cputime_backend main_server(const struct cputime_stats *before,
+                                        const struct cputime_stats *after) {
+        enum cputime_backend most = CPUTIME_BACKEND_SYSCALL;
+
+        for (unsigned int i = CPUTIME_BACKEND_SYSCALL; i < CPUTIME_BACKEND_MAX; i++)
+                if (after->reads[i] - before->reads[i] > after->reads[most] - before->reads[most])
+                        most = (enum cputime_backend)i;
+        return most;
+}
+
+static _Noreturn void child(unsigned int row, unsigned int column, int fd) {
+        static uint64_t (*const clocks[COLUMNS])(void) = { cputime_thread_ns, cputime_process_ns };
+        static uint64_t (*const floors[COLUMNS])(void) = { monotonic_ns, monotonic_raw_ns };
+        uint64_t (*read_clock)(void) = row == ROW_FLOOR ? floors[column] : clocks[column];
+        uint64_t reads;
         char go;
 
-        if (row == ROW_FLOOR) {
-                read_clock[THREAD] = monotonic_ns;
-                read_clock[PROCESS] = monotonic_raw_ns;
-        } else if (cputime_backend_set((enum cputime_backend)row) < 0) {
+        if (row != ROW_FLOOR && cputime_backend_set((enum cputime_backend)row) < 0)
                 _exit(1);
-        }
 
-        for (unsigned int c = 0; c < COLUMNS; c++) {
-                (void)ns_per_read(read_clock[c], WARM_UP_READS);
-                reads[c] = 1 + (uint64_t)((double)BATCH_NS / (1 + ns_per_read(read_clock[c], 100)));
-        }
+        (void)ns_per_read(read_clock, WARM_UP_READS);
+        reads = 1 + (uint64_t)((double)BATCH_NS / (1 + ns_per_read(read_clock, WARM_UP_READS)));
 
         while (recv(fd, &go, sizeof(go), 0) == (ssize_t)sizeof(go)) {
-                struct batch batch = {};
-                struct cputime_sample sample;
+                struct cputime_stats before, after;
+                struct batch batch;
 
-                for (unsigned int c = 0; c < COLUMNS; c++)
-                        batch.ns[c] = ns_per_read(read_clock[c], reads[c]);
-                if (row != ROW_FLOOR) {
-                        cputime_sample_read(&sample);
-                        batch.served_by[THREAD] = sample.thread_backend;
-                        batch.served_by[PROCESS] = sample.process_backend;
-                }
+                cputime_stats_read(&before);
+                batch.ns = ns_per_read(read_clock, reads);
+                cputime_stats_read(&after);
+                batch.served_by = main_server(&before, &after);
                 if (send(fd, &batch, sizeof(batch), MSG_NOSIGNAL) != (ssize_t)sizeof(batch))
                         break;
         }
         _exit(0);
 }
 
-static void start(struct row *row, unsigned int number) {
+static void start(struct cell *cell, unsigned int row, unsigned int column) {
         int fds[2];
 
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) {
@@ -143,85 +163,82 @@ static void start(struct row *row, unsigned int number) {
                 return;
         }
 
-        /* What is still buffered would be written by both. */
-        (void)fflush(stdout);
-        row->pid = fork();
-        if (row->pid == 0) {
+        cell->pid = fork();
+        if (cell->pid == 0) {
                 (void)close(fds[0]);
-                child(number, fds[1]);
+                child(row, column, fds[1]);
         }
         (void)close(fds[1]);
-        if (row->pid < 0) {
+        if (cell->pid < 0) {
                 cli_error("cannot measure: fork: %s", strerror(errno));
                 (void)close(fds[0]);
                 return;
         }
-        row->fd = fds[0];
+        cell->fd = fds[0];
 }
 
-static void round_trip(struct row *row) {
+static void round_trip(struct cell *cell) {
         struct batch batch;
         char go = 0;
 
-        if (send(row->fd, &go, sizeof(go), MSG_NOSIGNAL) != (ssize_t)sizeof(go) ||
-            recv(row->fd, &batch, sizeof(batch), 0) != (ssize_t)sizeof(batch))
+        if (send(cell->fd, &go, sizeof(go), MSG_NOSIGNAL) != (ssize_t)sizeof(go) ||
+            recv(cell->fd, &batch, sizeof(batch), 0) != (ssize_t)sizeof(batch))
                 return;
 
-        for (unsigned int c = 0; c < COLUMNS; c++) {
-                row->ns[c][row->rounds] = batch.ns[c];
-                row->served_by[c] = batch.served_by[c];
-        }
-        row->rounds++;
+        cell->ns[cell->rounds++] = batch.ns;
+        cell->served_by = batch.served_by;
 }
 
-static void finish(struct row *row, const char *name) {
+static void finish(struct cell *cell, unsigned int row) {
         struct cli_summary summary;
         int status;
 
         /* Rather than close() alone: later children have inherited our end. */
-        (void)shutdown(row->fd, SHUT_RDWR);
-        (void)close(row->fd);
-        while (waitpid(row->pid, &status, 0) < 0 && errno == EINTR)
+        (void)shutdown(cell->fd, SHUT_RDWR);
+        (void)close(cell->fd);
+        while (waitpid(cell->pid, &status, 0) < 0 && errno == EINTR)
                 ;
 
-        if (row->rounds < ROUNDS) {
-                cli_error("measuring %s ended early, %s %d: its costs are missing", name,
+        if (cell->rounds < ROUNDS) {
+                cli_error("measuring %s ended early, %s %d: its cost is missing",
+                          row == ROW_FLOOR ? "the floor" : cputime_backend_name(row),
                           WIFSIGNALED(status) ? "by signal" : "with exit status",
                           WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-                row->rounds = 0;
+                cell->rounds = 0;
                 return;
         }
-        for (unsigned int c = 0; c < COLUMNS; c++) {
-                cli_summarise(row->ns[c], row->rounds, &summary);
-                row->median[c] = summary.median;
-        }
+        cli_summarise(cell->ns, cell->rounds, &summary);
+        cell->median = summary.median;
 }
 
 static void examine(struct row rows[ROWS]) {
-        for (unsigned int i = 0; i < ROWS; i++) {
-                rows[i].fd = -1;
-                /* AUTO and the floor have no probe: nothing can refuse them. */
-                if (i < CPUTIME_BACKEND_MAX)
-                        (void)cputime_backend_probe((enum cputime_backend)i, &rows[i].probe);
-        }
+        for (unsigned int i = 0; i < CPUTIME_BACKEND_MAX; i++)
+                /* AUTO has no probe: nothing can refuse it. */
+                (void)cputime_backend_probe((enum cputime_backend)i, &rows[i].probe);
+
         for (unsigned int i = 0; i < ROWS; i++)
-                if (rows[i].probe.error == 0)
-                        start(&rows[i], i);
+                for (unsigned int c = 0; c < COLUMNS; c++) {
+                        rows[i].cells[c].fd = -1;
+                        if (rows[i].probe.error == 0)
+                                start(&rows[i].cells[c], i, c);
+                }
         for (unsigned int round = 0; round < ROUNDS; round++)
                 for (unsigned int i = 0; i < ROWS; i++)
-                        if (rows[i].fd >= 0 && rows[i].rounds == round)
-                                round_trip(&rows[i]);
+                        for (unsigned int c = 0; c < COLUMNS; c++)
+                                if (rows[i].cells[c].fd >= 0 && rows[i].cells[c].rounds == round)
+                                        round_trip(&rows[i].cells[c]);
         for (unsigned int i = 0; i < ROWS; i++)
-                if (rows[i].fd >= 0)
-                        finish(&rows[i], i == ROW_FLOOR ? "the floor"
-                                                        : cputime_backend_name(i));
+                for (unsigned int c = 0; c < COLUMNS; c++)
+                        if (rows[i].cells[c].fd >= 0)
+                                finish(&rows[i].cells[c], i);
 }
 
 /* How many times as fast as the kernel; 0 if either was not measured. */
 static double speedup(const struct row rows[ROWS], unsigned int i, unsigned int c) {
-        const struct row *kernel = &rows[CPUTIME_BACKEND_SYSCALL];
+        const struct cell *kernel = &rows[CPUTIME_BACKEND_SYSCALL].cells[c];
+        const struct cell *ours = &rows[i].cells[c];
 
-        return kernel->rounds && rows[i].rounds ? kernel->median[c] / rows[i].median[c] : 0;
+        return kernel->rounds && ours->rounds ? kernel->median / ours->median : 0;
 }
 
 /* "none", "strict" or "filter"; NULL: not known. */
@@ -250,17 +267,17 @@ static json_t *real_or_null(double value, int decimals) {
 
 static void add_costs(json_t *object, const struct row rows[ROWS], unsigned int i) {
         for (unsigned int c = 0; c < COLUMNS; c++) {
+                const struct cell *cell = &rows[i].cells[c];
                 const char *name = column_names[c];
-                bool measured = rows[i].rounds > 0;
                 char key[64];
 
                 (void)snprintf(key, sizeof(key), "%s_read_ns", name);
-                (void)json_object_set_new(object, key, real_or_null(rows[i].median[c], 1));
+                (void)json_object_set_new(object, key, real_or_null(cell->median, 1));
                 (void)snprintf(key, sizeof(key), "%s_speedup_ratio", name);
                 (void)json_object_set_new(object, key, real_or_null(speedup(rows, i, c), 2));
                 (void)snprintf(key, sizeof(key), "%s_served_by", name);
-                (void)json_object_set_new(object, key, !measured ? json_null() :
-                        json_string(cputime_backend_name(rows[i].served_by[c])));
+                (void)json_object_set_new(object, key, !cell->rounds ? json_null() :
+                        json_string(cputime_backend_name(cell->served_by)));
         }
 }
 
@@ -274,7 +291,7 @@ static json_t *report(const struct row rows[ROWS], bool usable) {
 
                 (void)json_object_set_new(entry, "clock", json_string(floor_names[c]));
                 (void)json_object_set_new(entry, "read_ns",
-                                          real_or_null(rows[ROW_FLOOR].median[c], 1));
+                                          real_or_null(rows[ROW_FLOOR].cells[c].median, 1));
                 (void)json_array_append_new(floors, entry);
         }
 
@@ -319,18 +336,18 @@ static void print_fact(const char *label, const json_t *value) {
 /* "29.4 ns  45.6x", and who answered where the row does not say it. */
 static void format_cost(const struct row rows[ROWS], unsigned int i, unsigned int c,
                         char *ret_text, size_t size) {
-        const struct row *row = &rows[i];
+        const struct cell *cell = &rows[i].cells[c];
         char gain[16] = "";
-        bool other = i == CPUTIME_BACKEND_AUTO || row->served_by[c] != i;
+        bool other = i == CPUTIME_BACKEND_AUTO || cell->served_by != i;
 
-        if (!row->rounds) {
+        if (!cell->rounds) {
                 (void)snprintf(ret_text, size, "%7s", "-");
                 return;
         }
         if (speedup(rows, i, c) > 0 && i != CPUTIME_BACKEND_SYSCALL)
                 (void)snprintf(gain, sizeof(gain), "%.1fx", speedup(rows, i, c));
-        (void)snprintf(ret_text, size, "%7.1f ns %7s %s", row->median[c], gain,
-                       other ? cputime_backend_name(row->served_by[c]) : "");
+        (void)snprintf(ret_text, size, "%7.1f ns %7s %s", cell->median, gain,
+                       other ? cputime_backend_name(cell->served_by) : "");
 }
 
 static void print_costs(const struct row rows[ROWS], unsigned int i) {
@@ -356,7 +373,7 @@ static void print_table(const struct row rows[ROWS], const json_t *root, bool us
         print_fact("perf_event_mlock_kb", json_object_get(root, "perf_event_mlock_kb"));
         print_fact("seccomp", json_object_get(root, "seccomp"));
 
-        printf("\nA read, measured now, one thread, and how many times as fast as the kernel\n");
+        printf("\nCPU time of a read, measured now, and how many times as fast as the kernel\n");
         printf("  %-8s %-7s %-28s %s\n", "backend", "usable", "  thread clock",
                "  process clock");
         for (unsigned int i = CPUTIME_BACKEND_AUTO + 1; i < CPUTIME_BACKEND_MAX; i++) {
@@ -372,8 +389,8 @@ static void print_table(const struct row rows[ROWS], const json_t *root, bool us
         printf("\nThe floor, wall clocks through the vDSO\n");
         for (unsigned int c = 0; c < COLUMNS; c++) {
                 printf("  %-20s", floor_names[c]);
-                if (rows[ROW_FLOOR].rounds)
-                        printf(" %7.1f ns\n", rows[ROW_FLOOR].median[c]);
+                if (rows[ROW_FLOOR].cells[c].rounds)
+                        printf(" %7.1f ns\n", rows[ROW_FLOOR].cells[c].median);
                 else
                         printf(" %7s\n", "-");
         }
@@ -400,7 +417,7 @@ static void help(void) {
                "\n"
                "Tries every backend on this machine, in this process's situation, measures what a\n"
                "read costs beside the kernel, and says for each refusal what it means and what\n"
-               "would change it. Takes about half a second.\n"
+               "would change it. Takes less than a second on an idle machine.\n"
                "\n"
                "  --json FILE   the same as JSON, too; '-' is stdout, instead of the table\n"
                "  --help        this text\n"

@@ -72,6 +72,7 @@ int main(void) {
         expect("meet: apart", 2, cli_intervals_meet(1, 2, 3, 4), 0, 0);
         expect("meet: apart, swapped", 2, cli_intervals_meet(3, 4, 1, 2), 0, 0);
         expect("meet: one point", 2, cli_intervals_meet(1, 2, 2, 4), 1, 0);
+        expect("meet: one point, swapped", 2, cli_intervals_meet(2, 4, 1, 2), 1, 0);
         expect("meet: one inside the other", 2, cli_intervals_meet(1, 9, 2, 4), 1, 0);
 
         return nr_failed > 0;

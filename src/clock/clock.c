@@ -43,10 +43,10 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         }
         /* Before asking: what its thread was shown before this call began. */
         p = ct_self.vforked ? NULL : ct_process_peek();
-        if (p && ct_load(&p->pid) && atomic_load_explicit(&p->enrolled, memory_order_acquire)) {
+        if (p && ct_load(&p->pid) && ct_acquire(&p->enrolled)) {
                 struct ct_slot *slot = ct_slot_find(p, tid);
 
-                shown_ns = slot ? ct_max(atomic_load_explicit(&slot->last_ns, memory_order_acquire),
+                shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns),
                                          ct_load(&slot->floor_ns)) : 0;
                 r = ct_ask_thread_of(tid, &ns);
                 if (r < 0)

@@ -65,14 +65,14 @@ static uint64_t ct_group_at(const struct ct_process *p, uint64_t ticks) {
  */
 static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
         for (unsigned int try = 0; try < 3; try++) {
-                uint32_t sequence = atomic_load_explicit(&p->slots_sequence, memory_order_acquire);
-                uint64_t sum = atomic_load_explicit(&p->ended_last_ns, memory_order_acquire);
+                uint32_t sequence = ct_acquire(&p->slots_sequence);
+                uint64_t sum = ct_acquire(&p->ended_last_ns);
                 uint64_t n = 0;
 
                 for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++, n++)
-                        sum += atomic_load_explicit(&ct_slot_at(i)->last_ns, memory_order_acquire);
+                        sum += ct_acquire(&ct_slot_at(i)->last_ns);
                 if (!(sequence & 1) &&
-                    atomic_load_explicit(&p->slots_sequence, memory_order_acquire) == sequence)
+                    ct_acquire(&p->slots_sequence) == sequence)
                         return sum <= kernel_ns + n * 2 * CPUTIME_ANCHOR_NS ? sum : 0;
         }
         return 0;
@@ -80,11 +80,10 @@ static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
 
 /* The largest process clock that any thread was given and has left a trace of. */
 static uint64_t ct_group_last(struct ct_process *p) {
-        uint64_t ns = atomic_load_explicit(&p->floor_ns, memory_order_acquire);
+        uint64_t ns = ct_acquire(&p->floor_ns);
 
         for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
-                ns = ct_max(ns, atomic_load_explicit(&ct_slot_at(i)->group_last_ns,
-                                                     memory_order_acquire));
+                ns = ct_max(ns, ct_acquire(&ct_slot_at(i)->group_last_ns));
         return ns;
 }
 
@@ -92,7 +91,7 @@ uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
         uint64_t kernel_ns, ns;
 
         /* Before asking: values returned before this call are found, and the kernel's is later. */
-        if (!p || !atomic_load_explicit(&p->enrolled, memory_order_acquire))
+        if (!p || !ct_acquire(&p->enrolled))
                 return ct_ask_process();
         ns = ct_group_last(p);
         kernel_ns = ct_ask_process();
@@ -381,7 +380,7 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
         int r;
 
         for (unsigned int try = 0; try < 4; try++) {
-                uint32_t doubt = atomic_load_explicit(&p->doubt, memory_order_acquire);
+                uint32_t doubt = ct_acquire(&p->doubt);
 
                 switches = ct_group_look(p);
                 if (switches < 0)

@@ -18,31 +18,31 @@
 #include "clock/clock.h"
 #include "clock/thread.h"
 
-static inline bool ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
+static inline __attribute__((always_inline)) bool
+ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         uint64_t version = ct_load(&slot->group_version), age, limit, ns, floor_ns;
         uint32_t sequence, n;
 
-        sequence = atomic_load_explicit(&p->sequence, memory_order_acquire);
-        limit = ct_load(&p->limit);
-        age = ct_time_now_ordered(ct_load(&p->counter)) - ct_load(&p->start);
+        sequence = ct_acquire(&p->sequence);
+        limit = ct_acquire(&p->limit);
+        age = ct_time_now_ordered(ct_acquire(&p->counter)) - ct_acquire(&p->start);
         if (__builtin_expect(age >= limit || (sequence & 1), 0))
                 return false;
-        if (__builtin_expect(ct_load(&p->doubt) != ct_load(&p->anchor_doubt), 0))
+        if (__builtin_expect(ct_acquire(&p->doubt) != ct_acquire(&p->anchor_doubt), 0))
                 return false;
-        n = atomic_load_explicit(&p->n_members, memory_order_acquire);
+        n = ct_acquire(&p->n_members);
         for (uint32_t i = 0; i < n; i++)
                 if (__builtin_expect(*(const volatile uint32_t *)p->members[i].change_word !=
-                                     ct_load(&p->members[i].change), 0))
+                                     ct_acquire(&p->members[i].change), 0))
                         return false;
-        ns = ct_runtime_at(ct_load(&p->base_ns), ct_load(&p->nr_running),
-                           ct_ticks_to_ns(age, ct_load(&p->mult)));
-        floor_ns = atomic_load_explicit(&p->floor_ns, memory_order_relaxed);
+        ns = ct_runtime_at(ct_acquire(&p->base_ns), ct_acquire(&p->nr_running),
+                           ct_ticks_to_ns(age, ct_acquire(&p->mult)));
+        floor_ns = ct_acquire(&p->floor_ns);
         if (__builtin_expect(ns < floor_ns, 0))
                 ns = floor_ns;
         ct_store(&slot->group_last_ns, ns);
-        /* Orders the loads above before the check; the store before it in the compiler's eyes. */
         ct_compiler_barrier();
-        atomic_thread_fence(memory_order_acquire);
+        /* After all of the above: each of those loads is an acquire. */
         if (__builtin_expect(ct_load(&p->sequence) != sequence ||
                              ct_load(&slot->group_version) != version, 0))
                 return false;

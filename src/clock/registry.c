@@ -34,7 +34,7 @@ _Static_assert(offsetof(struct ct_self, slot) == CT_SELF_SLOT &&
 _Atomic uint32_t ct_mode;
 
 /* Layout of the wiped mapping: the process's record, then the slots. */
-static _Atomic(struct ct_process *) ct_process;
+_Atomic(struct ct_process *) ct_process;
 static _Atomic uint32_t ct_next_slot;
 
 /* How a thread's end is told; unusable (-1) leaves it to the reaper. */
@@ -55,10 +55,6 @@ uint32_t ct_slots_end(void) {
         uint32_t n = ct_load(&ct_next_slot);
 
         return n < CT_SLOTS_MAX ? n : CT_SLOTS_MAX;
-}
-
-struct ct_process *ct_process_peek(void) {
-        return atomic_load_explicit(&ct_process, memory_order_acquire);
 }
 
 struct ct_process *ct_process_get(void) {

@@ -154,8 +154,12 @@ struct ct_process {
 /* The process's record; NULL where there can be none. Maps it at the first call. */
 struct ct_process *ct_process_get(void);
 
-/* The same if it exists already. */
-struct ct_process *ct_process_peek(void);
+/* The same if it exists already. Hidden where it is declared, so that no table is gone through. */
+extern _Atomic(struct ct_process *) ct_process __attribute__((visibility("hidden")));
+
+static inline struct ct_process *ct_process_peek(void) {
+        return atomic_load_explicit(&ct_process, memory_order_acquire);
+}
 
 /* Slot i, for ct_slots_first(p) <= i < ct_slots_end(). */
 struct ct_slot *ct_slot_at(uint32_t i);
@@ -203,7 +207,7 @@ void ct_process_refused(struct ct_process *p, int error, const char *step);
 bool ct_sandboxed(void);
 
 /* The forced backend, or CPUTIME_BACKEND_AUTO; inherited by children. */
-extern _Atomic uint32_t ct_mode;
+extern _Atomic uint32_t ct_mode __attribute__((visibility("hidden")));
 
 /* Raises *FLOOR to VALUE. */
 static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
@@ -215,6 +219,7 @@ static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
 }
 
 #define ct_load(p) atomic_load_explicit((p), memory_order_relaxed)
+#define ct_acquire(p) atomic_load_explicit((p), memory_order_acquire)
 #define ct_store(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 
 /* For counters with one writer. */

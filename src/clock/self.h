@@ -27,6 +27,6 @@ struct ct_self {
 #define CT_SELF_VFORK_SLOT 8
 #define CT_SELF_VFORKED 16
 
-extern _Thread_local struct ct_self ct_self;
+extern _Thread_local struct ct_self ct_self __attribute__((visibility("hidden")));
 
 #endif /* CT_SELF_H */

@@ -195,8 +195,8 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
 
 uint64_t ct_slot_thread_ahead(const struct ct_slot *slot) {
         for (unsigned int try = 0; try < 3; try++) {
-                uint32_t sequence = atomic_load_explicit(&slot->sequence, memory_order_acquire);
-                uint32_t current = atomic_load_explicit(&slot->current, memory_order_acquire);
+                uint32_t sequence = ct_acquire(&slot->sequence);
+                uint32_t current = ct_acquire(&slot->current);
                 const struct ct_anchor *anchor = &slot->anchors[current];
                 uint64_t start = ct_observe(&anchor->start), limit = ct_observe(&anchor->limit);
                 uint64_t base_ns = ct_observe(&anchor->base_ns);
@@ -205,12 +205,12 @@ uint64_t ct_slot_thread_ahead(const struct ct_slot *slot) {
                 uint32_t mult = ct_observe(&anchor->mult), counter = ct_observe(&anchor->counter);
                 uint64_t age, ns, last_ns;
 
-                if (atomic_load_explicit(&slot->sequence, memory_order_acquire) != sequence)
+                if (ct_acquire(&slot->sequence) != sequence)
                         continue;
                 age = ct_time_now_ordered(counter) - start;
                 if (age >= limit || *word != change)
                         break;
-                last_ns = atomic_load_explicit(&slot->last_ns, memory_order_acquire);
+                last_ns = ct_acquire(&slot->last_ns);
                 ns = ct_runtime_at(base_ns, 1, ct_ticks_to_ns(age, mult));
                 return ns > last_ns ? ns - last_ns : 0;
         }

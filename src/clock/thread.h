@@ -19,7 +19,7 @@
 
 #define ct_compiler_barrier() __asm__ volatile("" : : : "memory")
 
-static inline bool ct_thread_fast(struct ct_slot *slot, uint64_t *ret_ns) {
+static inline __attribute__((always_inline)) bool ct_thread_fast(struct ct_slot *slot, uint64_t *ret_ns) {
         uint64_t version = ct_load(&slot->version), age, floor_ns, ns;
         const struct ct_anchor *anchor;
 

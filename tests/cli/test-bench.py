@@ -193,7 +193,8 @@ def bench_says_what_its_programs_did(tmp):
     os.unlink(out)
     for script, says in [("exit 3\n", "exited with 3"), ("kill -SEGV $$\n", "signal 11"),
                          ("echo ns_per_call=x\n", "no figures"), ("", "no figures"),
-                         (line % ("-1", "0"), "no figures"), ("yes | head -c 9999\n", "no figures")]:
+                         (line % ("-1", "0"), "no figures"), ("yes | head -c 9999\n", "no figures"),
+                         (line % ("7.5", "0") + "exit 2\n", "exited with 2")]:
         p = bench(script)
         check("%r: exit 1 and says so" % script, p.returncode == 1 and says in p.stderr,
               p.returncode, p.stderr)

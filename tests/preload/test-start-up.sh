@@ -5,7 +5,7 @@
 # usage: test-start-up.sh DROP-IN EMPTY-LIBRARY PROGRAM
 set -eu
 
-drop_in=$1 empty=$2 program=$3
+drop_in=$(realpath "$1") empty=$(realpath "$2") program=$(realpath "$3")
 command -v strace >/dev/null || { echo "skipped: strace is not installed" >&2; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
