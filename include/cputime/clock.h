@@ -17,8 +17,10 @@
  *   process_clock_covers_its_threads     P, read after T1..Tn of threads of this process, is
  *                                        >= T1 + ... + Tn; threads that have ended stay counted
  *   error_is_bounded_and_does_not_grow   |T - K| <= CPUTIME_ERROR_NS + |K| / 1000 and likewise for
- *                                        P, where K for P is taken with the time that running
- *                                        siblings have not yet been charged
+ *                                        P. While the process clock is enrolled, K for P is taken
+ *                                        with what running siblings have not yet been charged,
+ *                                        which clock_gettime(2) leaves out, up to a tick for each;
+ *                                        a P that the kernel serves is what clock_gettime(2) says
  *   reading_changes_nothing              the fast path takes no lock, makes no system call and
  *                                        allocates nothing; it writes only to memory of the
  *                                        reading thread that no other fast path reads

@@ -50,7 +50,7 @@ static int help(void) {
                "\n"
                "  -b, --backend BACKEND  auto (default), syscall, ring or header\n"
                "  -s, --seconds N        time for all phases together, %d..%d (default %d)\n"
-               "  -j, --json FILE        write the whole result to FILE, \"-\" for standard output\n"
+               "  -j, --json FILE        write all of the result to FILE, \"-\" for stdout\n"
                "  -h, --help             show this and end\n"
                "\n"
                "Exit status: 0 pass, 1 fail, 2 usage, 130 interrupted.\n",
@@ -321,11 +321,12 @@ static void print_outliers(FILE *out, const struct verify_result *result, enum v
         char lag[16];
 
         if (clock->kernel_backward_steps > 0)
-                fprintf(out, "    the kernel's own %s clock went backwards %" PRIu64 " times; those "
-                        "samples are left out\n", clock_names[which], clock->kernel_backward_steps);
+                fprintf(out, "    the kernel's own %s clock went backwards %" PRIu64
+                        " times; those samples are left out\n", clock_names[which],
+                        clock->kernel_backward_steps);
         if (clock->largest_kernel_lag_ns > CPUTIME_ERROR_NS)
-                fprintf(out, "    %s clock: answers of the kernel itself lacked up to %s of running "
-                        "threads' time\n", clock_names[which],
+                fprintf(out, "    %s clock: answers of the kernel itself lacked up to %s of "
+                        "running threads' time\n", clock_names[which],
                         format_ns(lag, clock->largest_kernel_lag_ns));
         if (clock->beyond == 0)
                 return;
@@ -340,7 +341,8 @@ static void print_outliers(FILE *out, const struct verify_result *result, enum v
                 fprintf(out, "      %s %s at %s", format_ns(error, (uint64_t)(e < 0 ? -e : e)),
                         e < 0 ? "behind" : "ahead", format_ns(value, outlier->sample.value_ns));
                 if (outlier->sample.backend != CPUTIME_BACKEND_AUTO)
-                        fprintf(out, ", served by %s", cputime_backend_name(outlier->sample.backend));
+                        fprintf(out, ", served by %s",
+                                cputime_backend_name(outlier->sample.backend));
                 if (outlier->pause_ns > 0)
                         fprintf(out, ": the CPU was paused for %s, %.1f ms %s\n",
                                 format_ns(pause, outlier->pause_ns),

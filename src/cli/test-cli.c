@@ -42,7 +42,7 @@ static void numbers_are_whole_and_in_range(void) {
                 CHECK(cli_parse_u64(not_numbers[i], 0, UINT64_MAX, &value) == -EINVAL, "'%s'",
                       not_numbers[i]);
         CHECK(cli_parse_u64("18446744073709551616", 0, UINT64_MAX, &value) == -ERANGE, "2^64");
-        CHECK(cli_parse_u64("36893488147419103232", 0, UINT64_MAX, &value) == -ERANGE, "2^65");
+        CHECK(cli_parse_u64("99999999999999999999", 0, UINT64_MAX, &value) == -ERANGE, "20 nines");
         CHECK(cli_parse_u64("1", 2, 5, &value) == -ERANGE, "below");
         CHECK(cli_parse_u64("6", 2, 5, &value) == -ERANGE, "above");
         CHECK(value == 7, "touched on failure: %ju", (uintmax_t)value);
@@ -158,8 +158,8 @@ static void malformed_json_is_located_in_one_line(void) {
         CHECK(!cli_json_read(directory), "a directory was read");
         CHECK(strstr(heard(), "Is a directory"), "%s", complaint);
         listen_to_stderr();
-        CHECK(!cli_json_read(path_of("none")), "what is not there was read");
-        CHECK(strstr(heard(), "No such file"), "%s", complaint);
+        CHECK(!cli_json_read(path_of("no\nne\033[2J")), "what is not there was read");
+        CHECK(strstr(heard(), "no?ne?[2J': No such file"), "%s", complaint);
 
         put(path, " {\"a\": [1, 2.5, null]}\n", 23);
         value = cli_json_read(path);

@@ -13,7 +13,7 @@
  *
  * Drift (3). A clock that loses or gains a little at every switch shows in the trend of the signed
  * error over the switches so far, long before it shows in 1. The trend is a least-squares line, but
- * not through the samples: neighbours are alike (they build on the same answer of the kernel), which
+ * not through the samples: neighbours are alike (they build on the same kernel answer), which
  * would make the line look far more certain than it is, and a single pause of the CPU weighs more
  * than thousands of ordinary samples. Each thread's samples are cut into blocks, and the line goes
  * through the blocks' medians, each thread around its own mean. It is drift when the line rises or
@@ -36,7 +36,7 @@
 
 /* Blocks per thread: enough for the standard error, few enough for their medians to mean much. */
 #define DRIFT_BLOCKS 32
-#define DRIFT_SAMPLES_MIN (4 * DRIFT_BLOCKS)
+#define DRIFT_SAMPLES_MIN (2 * DRIFT_BLOCKS)
 #define DRIFT_SIGNIFICANT 4.0
 
 void verify_fail(struct verify_result *result, const char *format, ...) {

@@ -29,7 +29,8 @@
  * context switch (then the kernel counted one), in an interrupt, or with the CPU taken away by a
  * hypervisor. A long gap without a context switch is therefore one of the latter two, which the
  * kernel may not charge and no clock in user space can see. A gap with a switch says nothing and
- * is not recorded: outliers are explained too seldom rather than too often.
+ * is not recorded: outliers are explained too seldom rather than too often. The one exception is a
+ * system call of the library's that takes as long (enrolling a thread can).
  *
  * Not promised: a thread that has just begun or is about to end, and is not in the list of
  * siblings, can be missing from HI by the few microseconds it runs unlisted.
@@ -49,7 +50,7 @@
 #include "base/nsec.h"
 #include "cli/verify.h"
 
-/* More CPUs than this would make a sample of the process clock, which reads all siblings, coarse. */
+/* More CPUs would make a sample of the process clock, which reads all siblings, coarse. */
 #define PHASE_CPUS_MAX 8
 
 #define OVERCOMMIT 4
@@ -157,7 +158,7 @@ static void reader_done(struct reader *reader) {
 }
 
 /*
- * A sample of the process clock makes the kernel charge every sibling, and so for a while hides what
+ * A sample of the process clock makes the kernel charge all siblings, and so hides for a while what
  * the clock under test may fail to ask for. With siblings, therefore, all threads share one
  * schedule: gaps of 20 us to 10 ms, short and long ones alike (evenly spread on a log scale).
  */
@@ -251,7 +252,9 @@ static uint64_t reader_sample(struct reader *reader, enum verify_clock clock) {
 
         *sample = (struct verify_sample){
                 .wall_ns = reader->wall_ns,
-                .error_ns = ours > hi ? (int64_t)(ours - hi) : ours < lo ? -(int64_t)(lo - ours) : 0,
+                .error_ns = ours > hi   ? (int64_t)(ours - hi)
+                            : ours < lo ? -(int64_t)(lo - ours)
+                                        : 0,
                 .value_ns = hi,
                 .bracket_ns = hi - lo > UINT32_MAX ? UINT32_MAX : (uint32_t)(hi - lo),
                 .kernel_lag_ns = kernel_lag_ns > UINT32_MAX ? UINT32_MAX : (uint32_t)kernel_lag_ns,
@@ -308,8 +311,9 @@ static void reader_read(struct reader *reader) {
 
         /* pairs with the release in raise_to() */
         floor_ns = atomic_load_explicit(&slot->seen_ns, memory_order_acquire);
-        value_ns = reader_sample_is_due(reader, VERIFY_THREAD) ? reader_sample(reader, VERIFY_THREAD)
-                                                               : cputime_thread_ns();
+        value_ns = reader_sample_is_due(reader, VERIFY_THREAD)
+                           ? reader_sample(reader, VERIFY_THREAD)
+                           : cputime_thread_ns();
         raise_to(&slot->seen_ns, value_ns);
         tally_read(&slot->tally[VERIFY_THREAD], floor_ns, value_ns);
 
@@ -345,7 +349,7 @@ static void reader_work(struct reader *reader) {
         reader_burn(reader, reader_random(reader, 2 * CPUTIME_ANCHOR_NS));
 }
 
-/* Seldom reads: siblings that run for ticks on end and ask nothing are what a process clock misses. */
+/* Seldom reads: a sibling that runs for ticks and asks nothing is what a process clock misses. */
 static void reader_toil(struct reader *reader) {
         reader_read_for(reader, reader_between(reader, 10000, 300000));
         reader_burn(reader, reader_random(reader, 20000000));
@@ -364,6 +368,7 @@ struct worker {
         struct verify_run *run;
         unsigned int i_slot;
         void (*work)(struct worker *worker, struct reader *reader);
+        unsigned int stride;            /* as in struct reader */
         int fds[2];                     /* ping-pong: read from, write to */
         bool serves;                    /* ping-pong: writes first */
         pthread_t thread;
@@ -373,7 +378,7 @@ static void *worker_main(void *arg) {
         struct worker *worker = arg;
         struct reader reader;
 
-        reader_init(&reader, worker->run, worker->i_slot, 50);
+        reader_init(&reader, worker->run, worker->i_slot, worker->stride);
         worker->work(worker, &reader);
         reader_done(&reader);
         return NULL;
@@ -459,8 +464,8 @@ static void ping_pong(struct worker *worker, struct reader *reader) {
 /* As many switches as the machine can do: what is at stake is drift. */
 static int run_ping_pong(struct verify_run *run) {
         struct worker workers[2] = {
-                { .run = run, .i_slot = 0, .work = ping_pong, .serves = true },
-                { .run = run, .i_slot = 1, .work = ping_pong },
+                { .run = run, .i_slot = 0, .stride = 8, .work = ping_pong, .serves = true },
+                { .run = run, .i_slot = 1, .stride = 8, .work = ping_pong },
         };
         int r;
 
@@ -494,7 +499,9 @@ static int run_overcommitted(struct verify_run *run) {
         struct worker workers[OVERCOMMIT * PHASE_CPUS_MAX] = {};
 
         for (unsigned int i = 0; i < run->n_slots; i++)
-                workers[i] = (struct worker){ .run = run, .i_slot = i, .work = keep_working };
+                workers[i] = (struct worker){
+                        .run = run, .i_slot = i, .stride = 50, .work = keep_working
+                };
         return workers_run(workers, run->n_slots);
 }
 
@@ -560,6 +567,7 @@ static int run_threads(struct verify_run *run) {
                 workers[i] = (struct worker){
                         .run = run,
                         .i_slot = i,
+                        .stride = 50,
                         .work = i >= first_fleeting ? live_briefly
                                 : i % 2 == 0        ? keep_napping
                                                     : keep_toiling,
@@ -583,6 +591,7 @@ static int run_threads(struct verify_run *run) {
                                 alive[i] = r == 0;
                         }
                 }
+                reader_resume(&reader);
                 check_sum(&reader, ended_ns);
                 reader_read_for(&reader, reader_between(&reader, 5000, 100000));
                 check_sum(&reader, ended_ns);

@@ -56,7 +56,7 @@ enum verify_clock {
 /* One read between two readings of the kernel. */
 struct verify_sample {
         uint64_t wall_ns;       /* CLOCK_MONOTONIC_RAW after it */
-        int64_t error_ns;       /* ours - kernel: > 0 ahead, < 0 behind, 0 between the two readings */
+        int64_t error_ns;       /* ours - kernel: > 0 ahead, < 0 behind, 0 between the two */
         uint64_t value_ns;      /* the kernel's second reading */
         uint32_t bracket_ns;    /* CPU time between the two: how finely this sample can tell */
         uint32_t switches;      /* of the thread, or process, since it began */
@@ -83,7 +83,7 @@ struct verify_slot {
         alignas(64)
         _Atomic(pid_t) tid;             /* 0: nobody that could be running */
         _Atomic uint64_t seen_ns;       /* the greatest value of this thread's clock given so far */
-        _Atomic bool ended;             /* ready to be joined; for slots whose threads come and go */
+        _Atomic bool ended;             /* to be joined; for slots whose threads come and go */
         bool fleeting;                  /* its threads come and go: no drift can be told from it */
         struct verify_tally tally[VERIFY_CLOCKS];
         uint64_t cover_checks;          /* process clock against threads' clocks read before */
@@ -103,7 +103,7 @@ struct verify_run {
         size_t size;                    /* of the whole mapping */
 
         _Atomic uint64_t process_seen_ns;       /* as verify_slot.seen_ns, for the process */
-        _Atomic uint64_t process_due_ns;        /* when it is to be sampled next, by whom it may be */
+        _Atomic uint64_t process_due_ns;        /* when it is next to be sampled */
 
         _Atomic uint32_t n_pauses;      /* may exceed VERIFY_PAUSES_MAX: the rest is not kept */
         struct verify_pause pauses[VERIFY_PAUSES_MAX];

@@ -80,11 +80,12 @@ static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
 
 /* The largest process clock that any thread was given and has left a trace of. */
 static uint64_t ct_group_last(struct ct_process *p) {
-        uint64_t ns = ct_acquire(&p->floor_ns);
+        uint64_t ns = 0;
 
         for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
                 ns = ct_max(ns, ct_acquire(&ct_slot_at(i)->group_last_ns));
-        return ns;
+        /* After the slots: one that is released raises the floor before it forgets. */
+        return ct_max(ns, ct_acquire(&p->floor_ns));
 }
 
 uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
@@ -355,15 +356,16 @@ static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase 
         ct_raise(&p->floor_ns, floor_ns);
         base_ns = ct_max(kernel_ns, ct_threads_bound(p, kernel_ns));
 
+        /* Releases: none of these may be seen before the odd sequence count. */
         for (uint32_t i = 0; i < ct_load(&p->n_members); i++)
-                ct_store(&p->members[i].change, p->looks[i].head);
-        ct_store(&p->start, start);
-        ct_store(&p->limit, timebase->max_age);
-        ct_store(&p->base_ns, base_ns);
-        ct_store(&p->nr_running, nr_running);
-        ct_store(&p->mult, timebase->mult);
-        ct_store(&p->counter, timebase->counter);
-        ct_store(&p->anchor_doubt, doubt);
+                ct_release(&p->members[i].change, p->looks[i].head);
+        ct_release(&p->start, start);
+        ct_release(&p->limit, timebase->max_age);
+        ct_release(&p->base_ns, base_ns);
+        ct_release(&p->nr_running, nr_running);
+        ct_release(&p->mult, timebase->mult);
+        ct_release(&p->counter, timebase->counter);
+        ct_release(&p->anchor_doubt, doubt);
         p->pair = timebase->pair;
         ct_store(&p->group, 1);
         atomic_store_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_release);

@@ -241,12 +241,12 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         for (unsigned int i = 0; i < CT_ANCHORS; i++)
                 slot->anchors[i].limit = 0;
         ct_store(&slot->current, 0);
-        ct_store(&slot->last_ns, 0);
+        ct_release(&slot->last_ns, 0);
         atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_release);
         ct_store(&slot->version, 0);
         ct_store(&slot->floor_ns, 0);
         ct_store(&slot->group_version, 0);
-        ct_store(&slot->group_last_ns, 0);
+        ct_release(&slot->group_last_ns, 0);
         ct_store(&slot->slow_versions, 0);
         ct_store(&slot->asked_thread, 0);
         ct_store(&slot->asked_group, 0);

@@ -220,6 +220,7 @@ static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
 
 #define ct_load(p) atomic_load_explicit((p), memory_order_relaxed)
 #define ct_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define ct_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
 #define ct_store(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
 
 /* For counters with one writer. */

@@ -18,12 +18,9 @@
 
 #include "preload/preload.h"
 
-/* Not an address: there is no page and there will be none. */
-#define CT_PAGE_NONE ((struct ct_process_page *)1)
+_Atomic(struct ct_process_page *) ct_page;
 
-static _Atomic(struct ct_process_page *) ct_page;
-
-static struct ct_process_page *ct_process_page_make(void) {
+struct ct_process_page *ct_process_page_make(void) {
         struct ct_process_page *page, *old = NULL;
         int saved_errno = errno;
 
@@ -40,15 +37,7 @@ static struct ct_process_page *ct_process_page_make(void) {
                 page = old;
         }
         errno = saved_errno;
-        return page;
-}
-
-struct ct_process_page *ct_process_page_get(void) {
-        struct ct_process_page *page = atomic_load_explicit(&ct_page, memory_order_acquire);
-
-        if (__builtin_expect(!page, 0))
-                page = ct_process_page_make();
-        return __builtin_expect(page == CT_PAGE_NONE, 0) ? NULL : page;
+        return page == CT_PAGE_NONE ? NULL : page;
 }
 
 struct ct_process_page *ct_process_page_peek(void) {

@@ -46,15 +46,27 @@ struct ct_times_cache {
  * (MADV_WIPEONFORK). Zero means "not known yet" in every field.
  */
 struct ct_process_page {
-        struct ct_times_cache times;
+        struct ct_times_cache times_cache;
         /* Counted when the report was asked for, and not otherwise: it is shared by all threads. */
         _Atomic uint64_t n_times_cached __attribute__((aligned(64)));
         _Atomic uint64_t n_times_asked;
 };
 _Static_assert(sizeof(struct ct_process_page) <= 4096, "it is one page");
 
-/* Mapped already, at the first call; NULL: there is none, or it would be another process's too. */
-struct ct_process_page *ct_process_page_get(void);
+/* NULL: nobody has asked yet. CT_PAGE_NONE: there is none, or it would be another process's too. */
+#define CT_PAGE_NONE ((struct ct_process_page *)1)
+extern _Atomic(struct ct_process_page *) ct_page;
+
+struct ct_process_page *ct_process_page_make(void);
+
+/* The page, mapped at the first call; NULL: do without. */
+static inline struct ct_process_page *ct_process_page_get(void) {
+        struct ct_process_page *page = atomic_load_explicit(&ct_page, memory_order_acquire);
+
+        if (__builtin_expect((uintptr_t)page <= (uintptr_t)CT_PAGE_NONE, 0))
+                return page ? (struct ct_process_page *)0 : ct_process_page_make();
+        return page;
+}
 
 /* The same if it is there already; never makes a system call. */
 struct ct_process_page *ct_process_page_peek(void);

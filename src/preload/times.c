@@ -12,21 +12,21 @@
  * Children's times are another matter: they move when a child is waited for, and a program looks at
  * them right then. So wait() and its kin bump `generation` (wait.c).
  *
- * The rule. What is remembered holds for tick c and generation g when every field is at least what
- * the kernel would have said to somebody who asked in tick c and generation g. It is returned when
- * c and g are the current ones. All fields, c and g included, only grow:
+ * The rule. What is remembered carries the tick c and the generation g in which its answer was
+ * asked for, and every field is at least what that answer was. It is returned when c and g are the
+ * current ones. The fields only grow:
  *
  *      stored = max(stored, kernel's answer)           field by field
  *
- * which keeps the rule, since the larger (c, g) comes with fields that are at least those of its
- * own answer. An answer that was overtaken on its way thus never replaces a newer one.
+ * so an answer that was overtaken on its way never takes anything back, its labels merely make the
+ * next reader ask again.
  *
  *   times_never_decreases   times() returns r1 before another, in whichever thread, begins and
  *                           returns r2 => r1 <= r2 in each field
  *
  * because r2 is either asked of the kernel after r1 was, or was remembered. If r1 was stored, the
  * store only grew since. If it was not, because the store was taken, then `generation` was bumped
- * before r1 returned, and what is remembered from before does not count for r2.
+ * before r1 returned, and what was asked for before does not count for r2.
  *
  * Nobody waits. A reader who finds the sequence odd, or moved when he has his copy, asks the
  * kernel. A writer takes the store if it is free, with all signals blocked, so that no handler sees
@@ -34,11 +34,10 @@
  * with acquire and written with release: a reader who saw any of a writer's fields also sees his
  * sequence.
  *
- * Not promised: that the four fields belong to one instant. The kernel does not promise that
- * either, it reads them one after another.
+ * Not promised: that the fields belong to one instant. The kernel does not promise that either, it
+ * reads own and children's times one after another.
  */
 #include <errno.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <sys/times.h>
 #include <unistd.h>
@@ -104,7 +103,6 @@ static void ct_times_store(struct ct_times_cache *cache, uint64_t coarse_ns, uin
                            const struct ct_times *times) {
         struct ct_signal_mask mask;
         uint32_t sequence;
-        uint64_t old_ns;
 
         ct_signals_block(&mask);
         sequence = atomic_load_explicit(&cache->sequence, memory_order_relaxed);
@@ -122,54 +120,49 @@ static void ct_times_store(struct ct_times_cache *cache, uint64_t coarse_ns, uin
         ct_times_raise(&cache->children_user, times->tms.tms_cutime);
         ct_times_raise(&cache->children_system, times->tms.tms_cstime);
 
-        old_ns = atomic_load_explicit(&cache->filled_low, memory_order_relaxed) |
-                 (uint64_t)atomic_load_explicit(&cache->filled_high, memory_order_relaxed) << 32;
-        if (coarse_ns > old_ns) {
-                atomic_store_explicit(&cache->filled_low, (uint32_t)coarse_ns,
-                                      memory_order_release);
-                atomic_store_explicit(&cache->filled_high, (uint32_t)(coarse_ns >> 32),
-                                      memory_order_release);
-        }
-        if ((int32_t)(generation - atomic_load_explicit(&cache->filled_generation,
-                                                        memory_order_relaxed)) > 0)
-                atomic_store_explicit(&cache->filled_generation, generation, memory_order_release);
-
+        atomic_store_explicit(&cache->filled_low, (uint32_t)coarse_ns, memory_order_release);
+        atomic_store_explicit(&cache->filled_high, (uint32_t)(coarse_ns >> 32),
+                              memory_order_release);
+        atomic_store_explicit(&cache->filled_generation, generation, memory_order_release);
         atomic_store_explicit(&cache->sequence, sequence + 2, memory_order_release);
 out:
         ct_signals_restore(&mask);
 }
 
-static void ct_times_get(struct ct_times *ret_times) {
-        struct ct_process_page *page;
+/* Out of line, for the way without a system call to stay short. */
+static __attribute__((noinline)) void ct_times_slow(struct ct_process_page *page,
+                                                    uint64_t coarse_ns,
+                                                    struct ct_times *ret_times) {
         uint32_t generation;
-        uint64_t coarse_ns;
 
-        /* In a child of vfork the page is the parent's. */
-        page = __builtin_expect(ct_self.vforked, 0) ? NULL : ct_process_page_get();
-        if (__builtin_expect(!page, 0)) {
+        if (!page) {
                 ct_times_ask(ret_times);
                 return;
         }
-
-        coarse_ns = ct_vdso_coarse_ns();
-        if (__builtin_expect(ct_times_recall(&page->times, coarse_ns, ret_times), 1)) {
-                if (__builtin_expect(ct_preload_verbose, 0))
-                        atomic_fetch_add_explicit(&page->n_times_cached, 1, memory_order_relaxed);
-                return;
-        }
-
-        /* Both from before the question is put: an answer can only be newer than its labels. */
-        generation = atomic_load_explicit(&page->times.generation, memory_order_acquire);
+        /* This and the coarse clock from before the question is put: an answer can only be newer
+         * than its labels. */
+        generation = atomic_load_explicit(&page->times_cache.generation, memory_order_acquire);
         ct_times_ask(ret_times);
-        ct_times_store(&page->times, coarse_ns, generation, ret_times);
-        if (__builtin_expect(ct_preload_verbose, 0))
+        ct_times_store(&page->times_cache, coarse_ns, generation, ret_times);
+        if (ct_preload_verbose)
                 atomic_fetch_add_explicit(&page->n_times_asked, 1, memory_order_relaxed);
 }
 
 clock_t times(struct tms *ret_tms) {
+        struct ct_process_page *page = NULL;
         struct ct_times times;
+        uint64_t coarse_ns = 0;
 
-        ct_times_get(&times);
+        /* In a child of vfork the page is the parent's. */
+        if (__builtin_expect(!ct_self.vforked, 1))
+                page = ct_process_page_get();
+        if (__builtin_expect(page != NULL, 1))
+                coarse_ns = ct_vdso_coarse_ns();
+        if (__builtin_expect(!page || !ct_times_recall(&page->times_cache, coarse_ns, &times), 0))
+                ct_times_slow(page, coarse_ns, &times);
+        else if (__builtin_expect(ct_preload_verbose, 0))
+                atomic_fetch_add_explicit(&page->n_times_cached, 1, memory_order_relaxed);
+
         if (ret_tms)
                 *ret_tms = times.tms;
         /* libc keeps -1 for errors, of which there are none, and says 0 for that one tick. */
@@ -184,5 +177,5 @@ void ct_times_invalidate(void) {
         struct ct_process_page *page = ct_process_page_peek();
 
         if (page)
-                atomic_fetch_add_explicit(&page->times.generation, 1, memory_order_release);
+                atomic_fetch_add_explicit(&page->times_cache.generation, 1, memory_order_release);
 }

@@ -118,7 +118,7 @@ uint64_t cputime_thread_ns(void) {
         uint64_t ns = lie(kernel_ns(CLOCK_THREAD_CPUTIME_ID), RUSAGE_THREAD);
 
         if (liar == LIAR_STEPS_BACK && last_ns > STEP_NS &&
-            atomic_fetch_add(&n_reads, 1) % 5000 == 4999)
+            atomic_fetch_add(&n_reads, 1) % 500 == 499)
                 return last_ns - STEP_NS;
         last_ns = ns;
         if (liar == LIAR_ADDS_UP_READS)

@@ -11,7 +11,7 @@ enum liar {
         LIAR_RUNS_AHEAD,        /* both clocks 2 ms + 0.1 % ahead */
         LIAR_DRIFTS,            /* gains 5 us per context switch */
         LIAR_DRIFTS_SLOWLY,     /* gains 30 ns per context switch: never beyond the error bound */
-        LIAR_STEPS_BACK,        /* one thread clock read in 5,000 is 20 us less than the one before */
+        LIAR_STEPS_BACK,        /* one thread clock read in 500 is 20 us less than the one before */
         LIAR_UNCOVERED,         /* the process clock is 100 us behind, within the error bound */
         LIAR_ADDS_UP_READS,     /* the process clock counts siblings up to their own last read */
         LIAR_CRASHES,           /* dies of SIGSEGV in the 1,000th read */

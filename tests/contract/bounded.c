@@ -129,7 +129,7 @@ static void busy(struct tally *t, struct tally *p) {
                 if (i % 4 == 0)
                         (void)sample_process(p, NULL, 0, 0);
                 if (i % 64 == 0)
-                        burn(dice(&state) % (600 * NSEC_PER_USEC));
+                        spin(dice(&state) % (600 * NSEC_PER_USEC));
         }
 }
 
@@ -162,7 +162,7 @@ static void *burner_main(void *argument) {
                 if (b->reads)
                         for (unsigned i = 0; i < 8; i++)
                                 (void)sample_thread(&b->tally);
-                burn(dice(&b->dice) % (300 * NSEC_PER_USEC));
+                spin(dice(&b->dice) % (b->reads ? 300 * NSEC_PER_USEC : 6 * NSEC_PER_MSEC));
         }
         return NULL;
 }
@@ -192,7 +192,7 @@ static void crowded(const char *what, struct tally *p, unsigned n, uint64_t for_
         for (end_ns = raw_wall_ns() + for_ns; raw_wall_ns() < end_ns;) {
                 (void)sample_process(p, tids, n, n_lagging);
                 /* Long enough for the siblings' accounts to be a tick old. */
-                burn(dice(&state) % (2 * NSEC_PER_MSEC));
+                spin(dice(&state) % (2 * NSEC_PER_MSEC));
         }
         atomic_store(&over, true);
         for (unsigned i = 0; i < n; i++) {
@@ -235,6 +235,10 @@ void error_is_bounded_and_does_not_grow(void) {
         if (setitimer(ITIMER_PROF, &every_tick, NULL) < 0)
                 broken("the test could not arm ITIMER_PROF");
         p_timer.last_process_ns = p_siblings.last_process_ns;
+        for (unsigned i = 0; i < 200; i++) {
+                (void)sample_process(&p_timer, NULL, 0, 1);
+                spin(i * 20 * NSEC_PER_USEC);
+        }
         crowded("thread clock, CPU timer armed", &p_timer, 2, 600 * NSEC_PER_MSEC, 1);
         judge(&p_timer, "process clock, CPU timer armed");
 }

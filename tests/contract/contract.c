@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -50,6 +51,7 @@ const struct reader *reader;
 static _Atomic unsigned n_broken;
 static cpu_set_t all_cpus;
 
+__attribute__((format(printf, 2, 0)))
 static void say(const char *prefix, const char *format, va_list args) {
         char line[512];
         int n = snprintf(line, sizeof(line), "# %s", prefix);
@@ -182,6 +184,19 @@ void burn(uint64_t delta_ns) {
         } while (raw_thread_ns() < end_ns);
 }
 
+void spin(uint64_t delta_ns) {
+        struct timespec ts;
+        uint64_t now_ns, end_ns = 0;
+
+        do {
+                /* The vDSO's, which the drop-in passes through: no system call. */
+                (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+                now_ns = (uint64_t)ts.tv_sec * NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+                if (!end_ns)
+                        end_ns = now_ns + delta_ns;
+        } while (now_ns < end_ns);
+}
+
 int in_child(const char *what, void (*function)(const void *), const void *argument) {
         int status;
         pid_t pid;
@@ -193,6 +208,7 @@ int in_child(const char *what, void (*function)(const void *), const void *argum
         }
         if (pid == 0) {
                 atomic_store(&n_broken, 0);
+                (void)prctl(PR_SET_PDEATHSIG, SIGKILL);         /* none outlives a hung test */
                 function(argument);
                 (void)allowed_syscall(SYS_exit_group, is_broken(), 0, 0, 0, 0);
                 _exit(is_broken());

@@ -114,8 +114,13 @@ void unpin(void);
 bool start_thread(pthread_t *ret_thread, void *(*function)(void *), void *argument);
 struct peer peer_self(void);
 
-/* Uses at least DELTA_NS of the calling thread's CPU time, as the kernel counts it. */
+/*
+ * Uses at least DELTA_NS of the calling thread's CPU time, as the kernel counts it. Asking the
+ * kernel brings the thread's account up to date all the time.
+ */
 void burn(uint64_t delta_ns);
+/* Runs for about DELTA_NS without any call, so that the thread's account grows as old as it can. */
+void spin(uint64_t delta_ns);
 
 static inline uint64_t dice(uint64_t *state) {
         *state ^= *state << 13;

@@ -92,6 +92,8 @@ static uint64_t process_lie(uint64_t ns) {
         last_ns = ns;
         if (lies("alone"))
                 return raw(CLOCK_THREAD_CPUTIME_ID);
+        if (lies("tick"))
+                return ns - ns % 4000000;
         if (lies("ended"))
                 return living_threads_ns();
         if (lies("double"))

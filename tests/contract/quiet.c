@@ -23,6 +23,8 @@
 #define READS_FAST 1000000
 #define READS_SLOW 20000
 #define WARM_UP 20000   /* far beyond what a lazy library waits for before it enrols */
+/* Calls per anchor of P, as the header promises: P's own and membarrier; then each sibling. */
+#define PROCESS_CALLS 2
 #define SLACK 16        /* a switch or an anchor at either end, per call of them */
 
 static bool thread_is_fast, process_is_fast;
@@ -31,18 +33,20 @@ static _Atomic pid_t sibling_tid;
 
 struct usage {
         uint64_t calls, switches, cpu_ns;
+        uint64_t by_number[SANDBOX_NUMBERS];
 };
 
 static struct usage usage_now(void) {
         struct rusage r = {};
         pid_t tid = atomic_load(&sibling_tid);
+        struct usage usage = {};
 
         (void)allowed_syscall(SYS_getrusage, RUSAGE_SELF, (long)&r, 0, 0, 0);
-        return (struct usage){
-                .calls = atomic_load(&sandbox_calls),
-                .switches = (uint64_t)(r.ru_nvcsw + r.ru_nivcsw),
-                .cpu_ns = reference_process_ns(&tid, tid != 0),
-        };
+        usage.switches = (uint64_t)(r.ru_nvcsw + r.ru_nivcsw);
+        usage.cpu_ns = reference_process_ns(&tid, tid != 0);
+        for (unsigned i = 0; i < SANDBOX_NUMBERS; i++)
+                usage.calls += usage.by_number[i] = atomic_load(&sandbox_calls[i]);
+        return usage;
 }
 
 static void expect_calls(const char *what, uint64_t (*read_clock)(void), bool is_fast,
@@ -63,9 +67,12 @@ static void expect_calls(const char *what, uint64_t (*read_clock)(void), bool is
              (unsigned long long)calls, n, (unsigned long long)(after.switches - before.switches),
              (unsigned long long)((after.cpu_ns - before.cpu_ns) / 1000));
         if (calls > granted)
-                broken("%s: %llu system calls in %u reads, %llu granted; the last was number %ld",
-                       what, (unsigned long long)calls, n, (unsigned long long)granted,
-                       atomic_load(&sandbox_last_call));
+                broken("%s: %llu system calls in %u reads, %llu granted", what,
+                       (unsigned long long)calls, n, (unsigned long long)granted);
+        for (unsigned i = 0; calls > granted && i < SANDBOX_NUMBERS; i++)
+                if (after.by_number[i] != before.by_number[i])
+                        note("  %llu of system call number %u",
+                             (unsigned long long)(after.by_number[i] - before.by_number[i]), i);
 }
 
 static void warm_up(void) {
@@ -80,7 +87,7 @@ static void count_alone(const void *argument) {
         if (!sandbox_count())
                 skip_child("system calls cannot be counted here: no seccomp filter with signals");
         expect_calls("thread clock", reader->thread_ns, thread_is_fast, 1);
-        expect_calls("process clock", reader->process_ns, process_is_fast, 2);
+        expect_calls("process clock", reader->process_ns, process_is_fast, PROCESS_CALLS);
 }
 
 static void *sibling_main(void *argument) {
@@ -106,7 +113,7 @@ static void count_with_sibling(const void *argument) {
         expect_calls(reads ? "thread clock, a reading sibling" : "thread clock, a silent sibling",
                      reader->thread_ns, thread_is_fast, 1);
         expect_calls(reads ? "process clock, a reading sibling" : "process clock, a silent sibling",
-                     reader->process_ns, process_is_fast, 3);
+                     reader->process_ns, process_is_fast, PROCESS_CALLS + 1);
         atomic_store(&sibling_over, true);
         pthread_join(sibling, NULL);
 }
@@ -213,9 +220,11 @@ void reading_changes_nothing(void) {
         thread_is_fast = reader_thread_is_fast();
         process_is_fast = reader_process_is_fast();
 
+        expect_untouched();
         (void)in_child("counting calls, one thread", count_alone, NULL);
         (void)in_child("counting calls beside a sibling that reads", count_with_sibling, &yes);
         (void)in_child("counting calls beside a sibling that does not", count_with_sibling, &no);
-        (void)in_child("signals", storm, NULL);
-        expect_untouched();
+        /* A handler that reads a clock which takes locks would hang, not fail. */
+        if (!is_broken())
+                (void)in_child("signals", storm, NULL);
 }

@@ -177,7 +177,7 @@ static const struct reader readers[] = {
 
         LIAR("back", "thread_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
         LIAR("peer", "thread_clock_never_goes_backwards",
-             "another thread's clock is told 1 us late"),
+             "a clock is told 20 us late under its dynamic number"),
         LIAR("back", "process_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
         LIAR("cache", "process_clock_never_goes_backwards",
              "each thread serves every second reading of P from its last"),
@@ -188,6 +188,7 @@ static const struct reader readers[] = {
         LIAR("ahead", "error_is_bounded_and_does_not_grow", "both clocks are 3 ms ahead"),
         LIAR("drift", "error_is_bounded_and_does_not_grow", "T loses 5 us per switch"),
         LIAR("double", "error_is_bounded_and_does_not_grow", "P counts the calling thread twice"),
+        LIAR("tick", "error_is_bounded_and_does_not_grow", "P moves once a tick"),
         LIAR("noisy", "reading_changes_nothing", "each reading makes one more system call"),
         LIAR("errno", "reading_changes_nothing", "a reading changes errno"),
         LIAR("leak", "reading_changes_nothing", "a reading allocates"),

@@ -24,6 +24,7 @@ static const struct refusal {
         struct sandbox_rule rules[4];
         bool (*otherwise)(void);        /* instead of rules; false: cannot be tried here */
         bool alone;                     /* threads cannot be started under it */
+        bool unless_forced;             /* see below, at the one that kills */
         unsigned n_threads;             /* 0: two */
 } refusals[];
 
@@ -64,7 +65,12 @@ static bool strict_eperm(void) {
 static const struct refusal refusals[] = {
         PERF(EPERM), PERF(EACCES), PERF(ENOSYS), PERF(EMFILE), PERF(ENOSPC), PERF(ENODEV),
         PERF(EINVAL), PERF(ENOENT), PERF(EOPNOTSUPP), PERF(EBUSY), PERF(E2BIG),
-        { .what = "perf_event_open kills", .rules = { { SYS_perf_event_open, 0, 0 } } },
+        /*
+         * As under a service manager's call filter, whose default is to kill. Nothing can be tried
+         * there, so a library that chooses must not; who forces a backend has asked for the call.
+         */
+        { .what = "perf_event_open kills", .rules = { { SYS_perf_event_open, 0, 0 } },
+          .unless_forced = true },
         { .what = "mmap of a file says EPERM", .rules = { { SYS_mmap, EPERM, SANDBOX_WITH_FD } } },
         { .what = "mmap of a file says ENOMEM",
           .rules = { { SYS_mmap, ENOMEM, SANDBOX_WITH_FD } } },
@@ -72,9 +78,10 @@ static const struct refusal refusals[] = {
         { .what = "madvise says ENOSYS", .rules = { { SYS_madvise, ENOSYS, 0 } } },
         { .what = "membarrier says ENOSYS", .rules = { { SYS_membarrier, ENOSYS, 0 } } },
         { .what = "membarrier says EPERM", .rules = { { SYS_membarrier, EPERM, 0 } } },
-        { .what = "gettid, getpid, prctl and ioctl say EPERM",
-          .rules = { { SYS_gettid, EPERM, 0 }, { SYS_getpid, EPERM, 0 }, { SYS_prctl, EPERM, 0 },
-                     { SYS_ioctl, EPERM, 0 } } },
+        { .what = "gettid says EPERM", .rules = { { SYS_gettid, EPERM, 0 } } },
+        { .what = "getpid says EPERM", .rules = { { SYS_getpid, EPERM, 0 } } },
+        { .what = "prctl and ioctl say EPERM",
+          .rules = { { SYS_prctl, EPERM, 0 }, { SYS_ioctl, EPERM, 0 } } },
         { .what = "rt_sigprocmask says EPERM", .rules = { { SYS_rt_sigprocmask, EPERM, 0 } },
           .alone = true },
         { .what = "no descriptors", .otherwise = no_descriptors },
@@ -177,6 +184,9 @@ void no_fast_path_is_no_failure(void) {
                 for (unsigned enrolled = 0; enrolled < 2; enrolled++) {
                         struct attempt a = { &refusals[i], enrolled, quiet_fd };
 
+                        if (refusals[i].unless_forced && (reader->backend == CPUTIME_BACKEND_RING ||
+                                                          reader->backend == CPUTIME_BACKEND_HEADER))
+                                continue;
                         snprintf(what, sizeof(what), "%s%s", refusals[i].what,
                                  enrolled ? ", to a process that is enrolled" : "");
                         (void)in_child(what, attempt, &a);

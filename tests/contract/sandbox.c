@@ -15,8 +15,7 @@
 
 #include "sandbox.h"
 
-_Atomic uint64_t sandbox_calls;
-_Atomic long sandbox_last_call;
+_Atomic uint64_t sandbox_calls[SANDBOX_NUMBERS];
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define LOW_WORD(i) (offsetof(struct seccomp_data, args) + 8 * (i))
@@ -105,8 +104,8 @@ static void on_sigsys(int sig, siginfo_t *info, void *context) {
         r = syscall(info->si_syscall, g[0], g[1], g[2], g[3], g[4], SANDBOX_COOKIE);
         g[0] = (unsigned long long)(r < 0 ? -errno : r);
 #endif
-        atomic_fetch_add(&sandbox_calls, 1);
-        atomic_store(&sandbox_last_call, info->si_syscall);
+        atomic_fetch_add(&sandbox_calls[info->si_syscall < SANDBOX_NUMBERS ? info->si_syscall
+                                                                          : SANDBOX_NUMBERS - 1], 1);
         errno = saved_errno;
 }
 

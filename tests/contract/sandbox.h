@@ -36,8 +36,8 @@ bool sandbox_refuse(const struct sandbox_rule *rules, unsigned n_rules);
 bool sandbox_refuse_nearly_everything(int error);
 bool sandbox_count(void);
 
-/* System calls since sandbox_count(), and the number of the one counted last. */
-extern _Atomic uint64_t sandbox_calls;
-extern _Atomic long sandbox_last_call;
+/* System calls since sandbox_count(), by number; what is beyond goes to the last. */
+#define SANDBOX_NUMBERS 512
+extern _Atomic uint64_t sandbox_calls[SANDBOX_NUMBERS];
 
 #endif /* CT_SANDBOX_H */
