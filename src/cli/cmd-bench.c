@@ -487,7 +487,7 @@ static size_t base_column(void) {
         return 0;
 }
 
-static void print_table(FILE *f) {
+static void print_table(FILE *f, uint64_t nr_samples) {
         size_t base = base_column(), fewest = SIZE_MAX;
         double covers = 1.0;
 
@@ -521,6 +521,9 @@ static void print_table(FILE *f) {
                 }
         }
         fprintf(f, "spread: interquartile range / median\n");
+        if (nr_samples < nr_cells * arg_repeat)
+                fprintf(f, "Ended early, with %" PRIu64 " of %" PRIu64 " samples.\n", nr_samples,
+                        nr_cells * arg_repeat);
 
         if (fewest < CLI_SAMPLES_FOR_95)
                 fprintf(f, "Fewer than %d samples cannot give a 95 %% interval: those printed are "
@@ -587,7 +590,7 @@ static int report(void) {
                 cli_error("bench: ended before the first sample after the warm-up: no results%s",
                           arg_json ? ", no file written" : "");
         } else {
-                print_table(arg_json && strcmp(arg_json, "-") == 0 ? stderr : stdout);
+                print_table(arg_json && strcmp(arg_json, "-") == 0 ? stderr : stdout, nr_samples);
                 if (arg_json) {
                         json_t *value = to_json();
                         int r = cli_json_write(arg_json, value);

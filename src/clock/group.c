@@ -106,10 +106,38 @@ uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
         return ns;
 }
 
+/* A floor from the anchor in force: what a reader can be given until now. */
+static void ct_group_raise_floor(struct ct_process *p) {
+        uint64_t life = ct_load(&p->limit), age;
+
+        if (life) {
+                age = ct_time_now_ordered(ct_load(&p->counter)) - ct_load(&p->start);
+                ct_raise(&p->floor_ns, ct_group_at(p, age < life ? age : life) + CT_SKEW_NS);
+        }
+}
+
+/*
+ * Sends readers to the kernel while the members change; what they walk is not theirs to trust any
+ * more. Opened again with the next anchor, or without one.
+ */
+static void ct_group_close(struct ct_process *p) {
+        if (ct_load(&p->sequence) & 1)
+                return;
+        atomic_exchange_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_seq_cst);
+        ct_group_raise_floor(p);
+        ct_release(&p->limit, 0);
+}
+
+static void ct_group_open(struct ct_process *p) {
+        if (ct_load(&p->sequence) & 1)
+                ct_release(&p->sequence, ct_load(&p->sequence) + 1);
+}
+
 static void ct_group_drop(struct ct_process *p, uint32_t i) {
         struct ct_slot *slot = ct_slot_at(p->members[i].slot);
         uint32_t last = ct_load(&p->n_members) - 1;
 
+        ct_group_close(p);
         /* An ended thread that ran no destructor, or one that nobody but us knew of. */
         if (ct_load(&slot->tid) == p->looks[i].tid) {
                 if (slot->attached)
@@ -117,8 +145,8 @@ static void ct_group_drop(struct ct_process *p, uint32_t i) {
                 else
                         ct_slot_release(p, slot);
         }
-        p->members[i].change_word = p->members[last].change_word;
-        ct_store(&p->members[i].change, ct_load(&p->members[last].change));
+        ct_release(&p->members[i].change_word, ct_load(&p->members[last].change_word));
+        ct_release(&p->members[i].change, ct_load(&p->members[last].change));
         p->members[i].slot = p->members[last].slot;
         p->looks[i] = p->looks[last];
         atomic_store_explicit(&p->n_members, last, memory_order_release);
@@ -127,6 +155,7 @@ static void ct_group_drop(struct ct_process *p, uint32_t i) {
 /* Opens a ring on TID unless it is a member already. Returns 1 if it is new, 0, or -errno. */
 static int ct_group_add(struct ct_process *p, pid_t tid) {
         uint32_t n = ct_load(&p->n_members);
+        const uint32_t *word;
         struct ct_slot *slot;
         int r;
 
@@ -152,12 +181,14 @@ static int ct_group_add(struct ct_process *p, pid_t tid) {
                 }
                 p->balance -= 64;
         }
-        p->members[n].change_word = ct_slot_change_word(p, slot, CT_PERF_RING);
-        ct_store(&p->members[n].change, CT_PERF_POISON);
+        ct_group_close(p);
+        word = ct_slot_change_word(p, slot, CT_PERF_RING);
+        ct_release(&p->members[n].change_word, word);
+        ct_release(&p->members[n].change, CT_PERF_POISON);
         p->members[n].slot = (uint32_t)(slot - ct_slot_at(0));
         p->looks[n].known = 0;
         p->looks[n].running = 0;
-        p->looks[n].head = *(const volatile uint32_t *)p->members[n].change_word;
+        p->looks[n].head = *(const volatile uint32_t *)word;
         p->looks[n].tid = tid;
         atomic_store_explicit(&p->n_members, n + 1, memory_order_release);
         return 1;
@@ -224,24 +255,13 @@ out:
 
 /* Makes the anchor invalid and takes down all rings; thread clocks that used one find out. */
 static void ct_group_retreat(struct ct_process *p) {
-        uint64_t last_ns;
-
-        atomic_store_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_seq_cst);
-        if (ct_load(&p->limit)) {
-                uint64_t age = ct_time_now_ordered(ct_load(&p->counter)) - ct_load(&p->start);
-
-                if (age > ct_load(&p->limit))
-                        age = ct_load(&p->limit);
-                ct_raise(&p->floor_ns, ct_group_at(p, age) + CT_SKEW_NS);
-        }
-        last_ns = ct_group_last(p);
-        ct_raise(&p->floor_ns, last_ns);
-        ct_store(&p->limit, 0);
+        ct_group_close(p);
+        ct_raise(&p->floor_ns, ct_group_last(p));
         ct_store(&p->group, 0);
         while (ct_load(&p->n_members))
                 ct_group_drop(p, ct_load(&p->n_members) - 1);
         p->complete = 0;
-        atomic_store_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_release);
+        ct_group_open(p);
 }
 
 /*
@@ -253,7 +273,8 @@ static int64_t ct_group_look(struct ct_process *p) {
 
         for (uint32_t i = 0; i < ct_load(&p->n_members);) {
                 const struct ct_member *member = &p->members[i];
-                uint32_t change = *(const volatile uint32_t *)member->change_word;
+                const volatile uint32_t *word = ct_load(&member->change_word);
+                uint32_t change = *word;
                 struct ct_perf_news news;
 
                 if (change == CT_PERF_POISON || ct_load(&ct_slot_at(member->slot)->tid) != p->looks[i].tid) {
@@ -268,7 +289,7 @@ static int64_t ct_group_look(struct ct_process *p) {
                 if (change != p->looks[i].head) {
                         ct_perf_read_news(ct_slot_ring(p, ct_slot_at(member->slot)),
                                           p->looks[i].head, &news);
-                        if (*(const volatile uint32_t *)member->change_word != news.head)
+                        if (*word != news.head)
                                 return -1;
                         switches += news.n_switches;
                         p->looks[i].head = news.head;
@@ -321,7 +342,7 @@ static bool ct_group_flush(struct ct_process *p, pid_t self, uint32_t *ret_runni
 
 static bool ct_group_unmoved(const struct ct_process *p) {
         for (uint32_t i = 0; i < ct_load(&p->n_members); i++)
-                if (*(const volatile uint32_t *)p->members[i].change_word != p->looks[i].head)
+                if (*(const volatile uint32_t *)ct_load(&p->members[i].change_word) != p->looks[i].head)
                         return false;
         return true;
 }
@@ -343,17 +364,14 @@ static uint64_t ct_threads_bound(struct ct_process *p, uint64_t kernel_ns) {
 static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase *timebase,
                                  uint64_t start, uint64_t kernel_ns, uint32_t nr_running,
                                  uint32_t doubt) {
-        uint64_t base_ns, floor_ns, now, old_life;
+        uint64_t base_ns;
 
-        atomic_exchange_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_seq_cst);
-        old_life = ct_load(&p->limit);
-        if (old_life && nr_running > 1) {
-                now = ct_time_now_ordered(ct_load(&p->counter)) - ct_load(&p->start);
-                floor_ns = ct_group_at(p, now < old_life ? now : old_life) + CT_SKEW_NS;
-                ct_raise(&p->floor_ns, floor_ns);
+        if (!(ct_load(&p->sequence) & 1)) {
+                atomic_exchange_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_seq_cst);
+                if (nr_running > 1)
+                        ct_group_raise_floor(p);
         }
-        floor_ns = ct_group_last(p);
-        ct_raise(&p->floor_ns, floor_ns);
+        ct_raise(&p->floor_ns, ct_group_last(p));
         base_ns = ct_max(kernel_ns, ct_threads_bound(p, kernel_ns));
 
         /* Releases: none of these may be seen before the odd sequence count. */
@@ -368,7 +386,7 @@ static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase 
         ct_release(&p->anchor_doubt, doubt);
         p->pair = timebase->pair;
         ct_store(&p->group, 1);
-        atomic_store_explicit(&p->sequence, ct_load(&p->sequence) + 1, memory_order_release);
+        ct_group_open(p);
         atomic_fetch_add_explicit(&p->group_anchors, 1, memory_order_relaxed);
         return ct_max(ct_load(&p->floor_ns), base_ns);
 }
@@ -469,6 +487,7 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
                 atomic_fetch_add_explicit(&p->retreats, 1, memory_order_relaxed);
         }
 unlock:
+        ct_group_open(p);
         ct_process_unlock(p);
 out:
         ct_signals_restore(&mask);

@@ -32,7 +32,7 @@ ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
                 return false;
         n = ct_acquire(&p->n_members);
         for (uint32_t i = 0; i < n; i++)
-                if (__builtin_expect(*(const volatile uint32_t *)p->members[i].change_word !=
+                if (__builtin_expect(*(const volatile uint32_t *)ct_acquire(&p->members[i].change_word) !=
                                      ct_acquire(&p->members[i].change), 0))
                         return false;
         ns = ct_runtime_at(ct_acquire(&p->base_ns), ct_acquire(&p->nr_running),

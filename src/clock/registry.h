@@ -101,7 +101,7 @@ _Static_assert(offsetof(struct ct_slot, anchors) % 64 == 0, "and an anchor one m
 
 /* One watched thread, as the process clock's readers walk them. */
 struct ct_member {
-        const uint32_t *change_word;
+        const uint32_t *_Atomic change_word;
         _Atomic uint32_t change;        /* as of the process anchor */
         uint32_t slot;
 };

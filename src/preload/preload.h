@@ -14,6 +14,11 @@
  * Everything here preserves errno where libc does, allocates nothing and takes no lock on the way
  * to an answer, and may run in a signal handler, before any constructor, and after destructors.
  *
+ * Programs that no drop-in reaches: statically linked ones, Go's (they make their system calls
+ * themselves), set-user-id ones. A program built by gcc with -fsanitize=address refuses to start
+ * unless its run-time library comes first: LD_PRELOAD="libasan.so.8 libcputime-preload.so", or
+ * ASAN_OPTIONS=verify_asan_link_order=0; clang's, and gcc's with -static-libasan, just work.
+ *
  * Not seen, and what follows: raw system calls go past us and get the kernel's answer; children
  * reaped by a raw wait4(2), or by libc inside a call that is not wrapped, show in times() at the
  * next tick; a raw clone(2) or vfork(2) that shares memory with another process gives a child in

@@ -70,6 +70,7 @@ def bench_measures_all_its_columns(tmp):
                 check("the table has %d, %s" % (n, c),
                       re.search(r"^ *%d  %s +\d+\.\d +\d" % (n, re.escape(c)), p.stdout, re.M),
                       p.stdout)
+        check("all samples were taken", "Ended early" not in p.stdout, p.stdout)
         check("the gain is told", "times as fast" in p.stdout, p.stdout)
         check("two samples are not called 95 %", "Fewer than 6 samples" in p.stdout, p.stdout)
     check("no other file is left behind", os.listdir(tmp) == ["out.json"], os.listdir(tmp))
@@ -233,7 +234,8 @@ def bench_keeps_what_it_has_measured(tmp):
     results = check_results(out, "thread_read", None)
     nr = sum(len(r["samples"]) for r in results)
     check("the samples that were finished are kept", 9 <= nr < 4000, nr)
-    check("and the table is printed", "kernel" in table and "interval" in table, table)
+    check("and the table is printed, with how many there are",
+          "interval" in table and "Ended early, with %d of 4000 samples" % nr in table, table)
     os.unlink(out)
 
     table, seen, status = interrupt("1000000000", 1)

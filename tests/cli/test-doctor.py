@@ -11,6 +11,8 @@ import json
 import os
 import pty
 import re
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -205,6 +207,22 @@ def json_files_are_whole_or_not_there(tmp):
         check("for text, too", p.returncode == 1 and "No space left" in p.stderr, p)
 
 
+def no_room():
+    """As on a full disk: a write beyond the 100th byte of a file fails."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+
+
+def a_write_that_fails_leaves_the_old_file(tmp):
+    path = os.path.join(tmp, "report.json")
+    with open(path, "w") as f:
+        f.write("old")
+    check_refused("no room", doctor("--json", path, preexec_fn=no_room), path, "File too large")
+    check("the old file and no other", os.listdir(tmp) == ["report.json"], os.listdir(tmp))
+    with open(path) as f:
+        check("untouched", f.read() == "old")
+
+
 def bad_options_are_refused(tmp):
     check_refused("an argument", doctor("ring"), "'ring'", "help doctor")
     check_refused("no file", doctor("--json"), "'--json' needs a value")
@@ -214,7 +232,8 @@ def bad_options_are_refused(tmp):
 
 for test in [the_report_agrees_with_the_kernel, perf_refused_is_told,
              the_table_has_a_row_for_everything, colour_is_for_terminals_that_want_it,
-             json_files_are_whole_or_not_there, bad_options_are_refused]:
+             json_files_are_whole_or_not_there, a_write_that_fails_leaves_the_old_file,
+             bad_options_are_refused]:
     with tempfile.TemporaryDirectory() as directory:
         test(directory)
     print("ok", test.__name__)

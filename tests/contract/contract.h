@@ -36,6 +36,21 @@
 
 #define EXIT_SKIP 77
 
+/*
+ * The thread sanitizer holds signals back, SIGSYS as well, turns vfork into fork and cannot follow
+ * a raw clone: what is about exactly these is left to the other builds.
+ */
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER true
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER true
+#endif
+#endif
+#ifndef THREAD_SANITIZER
+#define THREAD_SANITIZER false
+#endif
+
 /* A thread, as others name it. CLOCKID is taken by the thread itself, while it surely lives. */
 struct peer {
         pid_t tid;

@@ -170,6 +170,8 @@ static void times_never_decreases_across_threads(void) {
               "the children's time did not show");
 }
 
+#define N_CHILDREN 6
+
 /* The calls that reap. Each gets a child that has burned 25 ms. */
 static pid_t burning_child(void) {
         pid_t child = fork();
@@ -249,7 +251,7 @@ static void children_show_at_once(void (*reap_by)(void)) {
 
         /* Somebody else has the answer remembered, always anew when a tick begins. */
         CHECK(pthread_create(&thread, NULL, keep_remembered, NULL) == 0, "no thread");
-        for (int i = 0; i < 12; i++) {
+        for (int i = 0; i < N_CHILDREN; i++) {
                 struct fields kernel, mine;
 
                 reap_by();
@@ -265,7 +267,7 @@ static void children_show_at_once(void (*reap_by)(void)) {
         pthread_join(thread, NULL);
         end = ours();
         CHECK(end.v[CHILDREN_USER] + end.v[CHILDREN_SYSTEM] >=
-                      start.v[CHILDREN_USER] + start.v[CHILDREN_SYSTEM] + 12,
+                      start.v[CHILDREN_USER] + start.v[CHILDREN_SYSTEM] + N_CHILDREN,
               "the children used no time");
 }
 
