@@ -30,7 +30,7 @@ if [ "$(id -u)" -eq 0 ]; then
                 echo "(The user nobody cannot read $build: measuring as root.)"
         fi
 fi
-echo "As user $($as id -un); CPU clocks of unmodified programs; kernel: without cputime, auto: with."
+echo "As user $($as id -un); CPU clocks of programs as they are; auto is with cputime."
 echo
 
 # As many calls as fit: a kernel, or a machine, that is slow gets fewer. 14 samples of the kernel

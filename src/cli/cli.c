@@ -107,7 +107,8 @@ int cli_getopt(int argc, char *argv[], const char *shortopts, const struct optio
                                   text, argv[0]);
                 else if (optopt != 0)
                         cli_error("option '%.*s' takes no value, and '%s' gives one; "
-                                  "see `cputime help %s`", length, text, text + length + 1, argv[0]);
+                                  "see `cputime help %s`", length, text, text + length + 1,
+                                  argv[0]);
                 else
                         cli_error("unknown or ambiguous option '%.*s'; see `cputime help %s`",
                                   length, text, argv[0]);

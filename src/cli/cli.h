@@ -38,7 +38,7 @@ int cli_getopt(int argc, char *argv[], const char *shortopts, const struct optio
 /* A whole decimal number MIN..MAX, nothing around it. Returns 0 or -EINVAL, -ERANGE. */
 int cli_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
 
-/* Whether to colour F: a terminal, NO_COLOR not set, TERM not "dumb". */
+/* Whether to colour F: a terminal, NO_COLOR not set or empty, TERM not "dumb". */
 bool cli_colours(FILE *f);
 
 /* A progress line on stderr, rewritten in place, only when stderr is a terminal. NULL clears it. */

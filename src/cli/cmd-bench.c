@@ -175,8 +175,8 @@ static const struct option options[] = {
 static void print_help(void) {
         printf("Usage: cputime bench NAME [OPTION...]\n"
                "\n"
-               "Runs a workload program with the kernel's CPU clocks and with cputime's, and prints\n"
-               "nanoseconds per call: median, 95 %% interval, spread, gain.\n"
+               "Runs a workload program with the kernel's CPU clocks and with cputime's, and\n"
+               "prints nanoseconds per call: median, 95 %% interval, spread, gain.\n"
                "\n"
                "NAME is one of\n"
                "  pound_clock_gettime  N threads read the process clock\n"
@@ -537,14 +537,14 @@ static void print_table(FILE *f, uint64_t nr_samples) {
                 if (a->nr_samples > 0 && again->nr_samples > 0 &&
                     !cli_intervals_meet(a->summary.lo, a->summary.hi, again->summary.lo,
                                         again->summary.hi))
-                        fprintf(f, "A/A differs: with %u threads, %s measured twice gave %.1f and "
+                        fprintf(f, "A/A differs: at N = %u, %s measured twice gave %.1f and "
                                 "%.1f, and the\nintervals do not meet: differences of that size "
                                 "in this row mean nothing.\n", a->nr_threads, columns[0].label,
                                 a->summary.median, again->summary.median);
         }
         for (size_t i = 0; i < nr_cells; i++)
                 if (cells[i].nr_errors > 0)
-                        fprintf(f, "ERROR: with %u threads, %s, %" PRIu64 " readings decreased\n",
+                        fprintf(f, "ERROR: at N = %u, %s, %" PRIu64 " readings decreased\n",
                                 cells[i].nr_threads, cells[i].column->label, cells[i].nr_errors);
 }
 

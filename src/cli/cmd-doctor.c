@@ -6,8 +6,8 @@
  * because neither follows from version numbers. Each clock with each backend is a cell, measured in
  * a forked child of its own: a process can force one backend only, what it reads of one clock bears
  * on the other, and a child starts unenrolled whatever this process has done. The children take
- * turns, a batch of about a millisecond each, round after round, so that a slow phase of the machine
- * falls on all cells alike; a cell is the median of its batches.
+ * turns, a batch of about a millisecond each, round after round, so that a slow phase of the
+ * machine falls on all cells alike; a cell is the median of its batches.
  *
  *      parent                      child (floor | auto | syscall | ring | header) x clock
  *        | -- one byte ------------> |
@@ -22,8 +22,9 @@
  * backend AUTO takes for a thread that reads its own clock, and for a process with one thread that
  * reads the process clock.
  *
- * Two more cells are the floor, CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO: the clocks
- * that are read in user space anyway. A backend that reads the counter itself may undercut them.
+ * Two more cells are the floor, CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO: the
+ * clocks that are read in user space anyway. A backend that reads the counter itself may undercut
+ * them.
  *
  * Not promised: that the costs hold for threads that are switched often. That is what
  * `cputime bench` and cputime-run(1) --verbose are for.
@@ -408,8 +409,8 @@ static void print_table(const struct row rows[ROWS], const json_t *root, bool us
         }
 
         puts(usable ? "\nNext: `cputime run --verbose -- PROGRAM`"
-                    : "\nOnly the kernel's own clocks are usable here: programs under `cputime run` "
-                      "work as before,\nno faster.");
+                    : "\nOnly the kernel's own clocks are usable here: programs under "
+                      "`cputime run` work as\nbefore, no faster.");
 }
 
 static void help(void) {

@@ -103,7 +103,9 @@ json_t *cli_read_integer(const char *path) {
 
 static json_t *cpu_model(void) {
         /* x86 and many others, then what arm64, s390x and others call it. */
-        static const char *const keys[] = { "model name", "cpu", "Processor", "cpu model", "uarch" };
+        static const char *const keys[] = {
+                "model name", "cpu", "Processor", "cpu model", "uarch",
+        };
         char value[256];
 
         for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)

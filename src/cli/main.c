@@ -53,14 +53,17 @@ static void help(void) {
                "  cputime doctor                    is there a fast clock here, and how fast?\n"
                "  cputime run -- ./prog             prog's clock_gettime() on CPU clocks, clock()\n"
                "                                    and times() answered in user space\n"
-               "  cputime run --verbose -- ./prog   the same, and at its exit who answered how often\n"
+               "  cputime run --verbose -- ./prog   the same, and at its exit who answered\n"
                "  cputime run --backend syscall -- ./prog\n"
                "                                    the kernel's own answers, to compare with\n"
+               "  cputime verify                    do the clocks agree with the kernel's here?\n"
+               "  cputime bench thread_read --threads 1\n"
+               "                                    what do they buy?\n"
                "\n"
-               "Exit status: 0 done, 1 what was measured did not hold, 2 unusable arguments or input;\n"
-               "`cputime run` passes on the program's own.\n"
+               "Exit status: 0 done, 1 what was measured did not hold, 2 unusable arguments or\n"
+               "input; `cputime run` passes on the program's own.\n"
                "\n"
-               "More: cputime(1), `cputime help COMMAND`, and CPUTIME_BACKEND in cputime-run(1).\n");
+               "More: `cputime help COMMAND`, cputime(1).\n");
 }
 
 static int dispatch(int argc, char *argv[]) {

@@ -161,6 +161,7 @@ static void malformed_json_is_located_in_one_line(void) {
         CHECK(!cli_json_read(path_of("no\nne\033[2J")), "what is not there was read");
         CHECK(strstr(heard(), "no?ne?[2J': No such file"), "%s", complaint);
 
+        path = path_of("in.json");
         put(path, " {\"a\": [1, 2.5, null]}\n", 23);
         value = cli_json_read(path);
         CHECK(value && json_array_size(json_object_get(value, "a")) == 3, "not read");
@@ -184,8 +185,8 @@ static void a_number_survives_the_file(void) {
         for (size_t i = 0; i < 4; i++) {
                 double got = json_real_value(json_array_get(json_object_get(again, "reals"), i));
 
-                CHECK(got > reals[i] * (1 - 1e-11) && got < reals[i] * (1 + 1e-11), "%.17g is %.17g",
-                      reals[i], got);
+                CHECK(got > reals[i] * (1 - 1e-11) && got < reals[i] * (1 + 1e-11),
+                      "%.17g is %.17g", reals[i], got);
         }
         json_decref(again);
 

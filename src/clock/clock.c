@@ -43,7 +43,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         }
         /* Before asking: what its thread was shown before this call began. */
         p = ct_self.vforked ? NULL : ct_process_peek();
-        if (p && ct_load(&p->pid) && ct_acquire(&p->enrolled)) {
+        if (p && ct_acquire(&p->pid) && ct_acquire(&p->enrolled)) {
                 struct ct_slot *slot = ct_slot_find(p, tid);
 
                 shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns),
@@ -114,7 +114,7 @@ CT_PUBLIC void cputime_stats_read(struct cputime_stats *ret_stats) {
         struct cputime_stats stats = { .refusal_step = "" };
         uint64_t reads[CPUTIME_BACKEND_MAX];
 
-        if (p && ct_load(&p->pid)) {
+        if (p && ct_acquire(&p->pid)) {
                 for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                         stats.reads[b] = ct_load(&p->fast_ended[b]);
                 stats.reads[CPUTIME_BACKEND_SYSCALL] +=

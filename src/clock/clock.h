@@ -37,6 +37,9 @@ void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_B
 /* To be called before a thread clock is returned that may be ahead of what its anchor said. */
 void ct_group_doubt(struct ct_process *p);
 
+/* A refusal to open an event, -errno, that no amount of waiting changes. */
+bool ct_refused_for_good(int r);
+
 /* The process clock from the kernel, made consistent with what was read before. SLOT may be NULL. */
 uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot);
 

@@ -26,7 +26,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -35,13 +35,18 @@
 #include "clock/clock.h"
 #include "clock/group.h"
 
-/* Answers of the kernel to one thread before all threads are watched, and as many per thread. */
+/* Answers of the kernel to one thread before all threads are watched: at least, and for each. */
 #define CT_GROUP_READS 256
 #define CT_GROUP_READS_PER_THREAD 64
 
 #define CT_BALANCE_MAX 4096
 #define CT_BALANCE_RETREAT (-4096)
-#define CT_RETRY_READS 16384
+
+/* How long after a retreat or a refusal the next try comes, doubled with each; at most 256 times. */
+#define CT_RETRY_NS (100 * CT_NSEC_PER_MSEC)
+
+/* The lock is held for a few microseconds, tens per thread when events are opened. */
+#define CT_LOCK_NS (100 * CT_NSEC_PER_USEC)
 
 /* Two readings of a clock that may be off by this, in ns, across CPUs and orderings. */
 #define CT_SKEW_NS 1000
@@ -179,7 +184,9 @@ static int ct_group_add(struct ct_process *p, pid_t tid) {
                                 ct_slot_release(p, slot);
                         return r == -ESRCH ? 0 : r;
                 }
-                p->balance -= 64;
+                /* Threads that come and go cost; the first ones the asked reads have paid for. */
+                if (ct_load(&p->group))
+                        p->balance -= 64;
         }
         ct_group_close(p);
         word = ct_slot_change_word(p, slot, CT_PERF_RING);
@@ -204,10 +211,12 @@ static pid_t ct_parse_tid(const char *text) {
 
 /*
  * Makes every thread a member. A thread may be born while the list is read, by one that is not
- * watched yet: so until a pass finds nobody new. From there on fork records tell.
+ * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0 or
+ * -errno; -EAGAIN: so many threads are not paid for by the ASKED reads yet.
  */
-static int ct_group_scan(struct ct_process *p) {
+static int ct_group_scan(struct ct_process *p, uint64_t asked) {
         _Alignas(8) char buffer[2048];
+        struct stat st;
         int saved_errno = errno, r = 0;
         long fd, n;
 
@@ -217,6 +226,12 @@ static int ct_group_scan(struct ct_process *p) {
                 ct_process_refused(p, -r, "open /proc/self/task");
                 errno = saved_errno;
                 return r;
+        }
+        /* The directory has a link for each thread, and two. */
+        if (!ct_load(&p->group) && ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO &&
+            fstat((int)fd, &st) == 0 && asked < CT_GROUP_READS_PER_THREAD * (st.st_nlink - 2)) {
+                r = -EAGAIN;
+                goto out;
         }
         for (unsigned int pass = 0; pass < 16; pass++) {
                 bool found = false;
@@ -320,6 +335,8 @@ static bool ct_group_flush(struct ct_process *p, pid_t self, uint32_t *ret_runni
                 uint64_t before_ns, after_ns;
 
                 if (p->looks[i].tid == self) {
+                        /* While a CPU timer is armed the kernel does not update the caller either. */
+                        (void)ct_ask_thread();
                         p->looks[i].known = 1;
                         p->looks[i].running = 1;
                         continue;
@@ -391,6 +408,22 @@ static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase 
         return ct_max(ct_load(&p->floor_ns), base_ns);
 }
 
+/* Retreat, and when to try again: never, if REASON is a refusal that lasts. */
+static void ct_group_give_up(struct ct_process *p, int reason) {
+        unsigned int shift = p->n_retreats < 8 ? p->n_retreats : 8;
+
+        ct_group_retreat(p);
+        p->balance = 0;
+        if (ct_refused_for_good(reason)) {
+                ct_store(&p->group_at_ns, UINT64_MAX);
+        } else if (reason == -EAGAIN) {
+                ct_store(&p->group_at_ns, ct_vdso_coarse_ns() + CT_RETRY_NS / 100);
+        } else {
+                p->n_retreats++;
+                ct_store(&p->group_at_ns, ct_vdso_coarse_ns() + (CT_RETRY_NS << shift));
+        }
+}
+
 /* Under the lock. False: no anchor, and the kernel must be asked. */
 static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         struct ct_timebase timebase;
@@ -407,12 +440,9 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                         continue;
                 p->balance -= (int32_t)(switches < CT_BALANCE_MAX ? switches : CT_BALANCE_MAX);
                 if (!p->complete) {
-                        r = ct_group_scan(p);
+                        r = ct_group_scan(p, ct_load(&slot->asked_group));
                         if (r < 0) {
-                                ct_group_retreat(p);
-                                p->group_at = ct_load(&slot->asked_group) + CT_RETRY_READS;
-                                if (r == -EPERM || r == -EACCES || r == -ENOSYS)
-                                        p->group_at = UINT64_MAX;
+                                ct_group_give_up(p, r);
                                 return false;
                         }
                         if (!p->complete || ct_group_look(p) < 0)
@@ -438,52 +468,66 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
         return false;
 }
 
+/* Adds what all threads have read since the last time to the balance. */
+static void ct_group_gained(struct ct_process *p) {
+        uint64_t sum = ct_load(&p->group_ended), gained;
+
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
+                sum += ct_load(&ct_slot_at(i)->group_version);
+        gained = sum - p->group_reads;
+        p->group_reads = sum;
+        p->balance += gained < 2 * CT_BALANCE_MAX ? (int32_t)gained : 2 * CT_BALANCE_MAX;
+        if (p->balance > CT_BALANCE_MAX)
+                p->balance = CT_BALANCE_MAX;
+}
+
 static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         uint32_t mode = ct_load(&ct_mode);
         struct ct_signal_mask mask;
-        uint64_t gained;
         bool served = false;
 
-        if (mode != CPUTIME_BACKEND_AUTO && mode != CPUTIME_BACKEND_RING) {
-                if (!ct_load(&p->group))
+        if (!ct_load(&p->group)) {
+                if (mode != CPUTIME_BACKEND_AUTO && mode != CPUTIME_BACKEND_RING)
                         return false;
-        } else if (!ct_load(&p->group)) {
-                uint64_t at = p->group_at, asked = ct_load(&slot->asked_group);
+                if (mode == CPUTIME_BACKEND_AUTO &&
+                    (ct_load(&slot->asked_group) < CT_GROUP_READS ||
+                     (ct_load(&p->group_at_ns) && ct_vdso_coarse_ns() < ct_load(&p->group_at_ns))))
+                        return false;
+        }
+        /* Before any system call: while one thread takes an anchor, the others ask the kernel. */
+        if (ct_load(&p->lock)) {
+                uint64_t since_ns = ct_load(&p->locked_ns);
 
-                if (mode == CPUTIME_BACKEND_AUTO && at == 0)
-                        at = CT_GROUP_READS;
-                if (asked < at)
+                /*
+                 * That takes microseconds; longer, and the scheduler took the CPU away from it. In
+                 * a crowd its turn may come in a fifth of a second. It comes at once if whoever
+                 * has nothing better to do than ask the kernel lets it pass.
+                 */
+                if (ct_vdso_raw_ns() - since_ns > CT_LOCK_NS)
+                        (void)syscall(SYS_sched_yield);
+                if (ct_load(&p->lock))
                         return false;
-                if (mode == CPUTIME_BACKEND_AUTO && ct_sandboxed()) {
-                        ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
-                        p->group_at = UINT64_MAX;
-                        return false;
-                }
         }
 
         ct_signals_block(&mask);
         if (!ct_process_trylock(p))
                 goto out;
+        ct_store(&p->locked_ns, ct_vdso_raw_ns());
         if (mode != CPUTIME_BACKEND_AUTO && mode != CPUTIME_BACKEND_RING) {
                 ct_group_retreat(p);
                 goto unlock;
         }
-        gained = ct_load(&slot->group_version) - slot->group_version_at_anchor;
-        slot->group_version_at_anchor = ct_load(&slot->group_version);
-        p->balance += gained < CT_BALANCE_MAX ? (int32_t)gained : CT_BALANCE_MAX;
-        if (p->balance > CT_BALANCE_MAX)
-                p->balance = CT_BALANCE_MAX;
-
+        if (mode == CPUTIME_BACKEND_AUTO && !ct_load(&p->group) && ct_sandboxed()) {
+                ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
+                ct_group_give_up(p, -EPERM);
+                goto unlock;
+        }
+        ct_group_gained(p);
         served = ct_group_anchor(p, slot, ret_ns);
         if (served)
                 ct_store(&slot->group_last_ns, *ret_ns);
         if (mode == CPUTIME_BACKEND_AUTO && ct_load(&p->group) && p->balance < CT_BALANCE_RETREAT) {
-                unsigned int shift = p->n_retreats < 8 ? p->n_retreats : 8;
-
-                ct_group_retreat(p);
-                p->n_retreats++;
-                p->balance = 0;
-                p->group_at = ct_load(&slot->asked_group) + ((uint64_t)CT_RETRY_READS << shift);
+                ct_group_give_up(p, -ECANCELED);
                 atomic_fetch_add_explicit(&p->retreats, 1, memory_order_relaxed);
         }
 unlock:

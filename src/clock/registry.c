@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/nsec.h"
 #include "base/signals.h"
 #include "clock/clock.h"
 #include "clock/registry.h"
@@ -81,20 +82,20 @@ struct ct_process *ct_process_get(void) {
                 if (!p)
                         return NULL;
         }
-        if (__builtin_expect(!ct_load(&p->pid), 0)) {
+        if (__builtin_expect(!ct_acquire(&p->pid), 0)) {
                 struct ct_signal_mask mask;
 
                 ct_signals_block(&mask);
                 if (ct_process_trylock(p)) {
                         if (!ct_load(&p->pid)) {
-                                p->first_slot = ct_slots_end();
+                                ct_store(&p->first_slot, ct_slots_end());
                                 atomic_store_explicit(&p->pid, (pid_t)syscall(SYS_getpid),
                                                       memory_order_release);
                         }
                         ct_process_unlock(p);
                 }
                 ct_signals_restore(&mask);
-                if (!ct_load(&p->pid))
+                if (!ct_acquire(&p->pid))
                         return NULL;
         }
         return p;
@@ -230,6 +231,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         atomic_fetch_add_explicit(&p->asked_ended,
                                   ct_load(&slot->asked_thread) + ct_load(&slot->asked_group),
                                   memory_order_relaxed);
+        atomic_fetch_add_explicit(&p->group_ended, ct_load(&slot->group_version), memory_order_relaxed);
         atomic_fetch_add_explicit(&p->anchors_ended, ct_load(&slot->n_anchors), memory_order_relaxed);
         ct_raise(&p->floor_ns, ct_load(&slot->group_last_ns));
         /* Whoever adds up the threads meanwhile would count this one twice: see ct_threads_last. */
@@ -257,7 +259,6 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         slot->n_retreats = 0;
         slot->enrol_at = 0;
         slot->version_at_anchor = 0;
-        slot->group_version_at_anchor = 0;
         slot->attached = 0;
         /* A slot whose event could not be taken down is never used again. */
         if (!ct_load(&slot->header) && !ct_load(&slot->ring))
@@ -317,15 +318,20 @@ static void ct_thread_end(void *unused) {
         ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
         ct_signals_block(&mask);
         ct_self.slot = NULL;
-        /* Held by whom? Then for microseconds; if not, the reaper finds the slot. */
-        for (unsigned int i = 0; i < 1000; i++) {
+        /* Its holder wants microseconds, and may have been preempted; else the reaper finds us. */
+        for (unsigned int i = 0; i < 200; i++) {
+                struct timespec ts = { .tv_nsec = 100 * (long)CT_NSEC_PER_USEC };
+
                 if (ct_process_trylock(p)) {
                         ct_slot_release(p, slot);
                         p->complete = 0;
                         ct_process_unlock(p);
                         break;
                 }
-                (void)syscall(SYS_sched_yield);
+                if (i < 20)
+                        (void)syscall(SYS_sched_yield);
+                else
+                        (void)syscall(SYS_nanosleep, &ts, NULL);
         }
         ct_signals_restore(&mask);
 }

@@ -82,7 +82,6 @@ struct ct_slot {
         uint32_t n_retreats;
         uint64_t enrol_at;              /* asked_thread at which enrolling pays */
         uint64_t version_at_anchor;
-        uint64_t group_version_at_anchor;
         _Atomic uint64_t asked_thread;  /* reads that the kernel served, by clock */
         _Atomic uint64_t asked_group;
         _Atomic uint64_t n_anchors;
@@ -108,8 +107,9 @@ struct ct_member {
 
 struct ct_process {
         _Atomic uint32_t lock;
+        _Atomic uint64_t locked_ns;     /* by an anchor in the making: since when */
         _Atomic pid_t pid;              /* 0: not begun */
-        uint32_t first_slot;
+        _Atomic uint32_t first_slot;
 
         /* The process clock's anchor; readers retry when `sequence` is odd or has moved. */
         _Atomic uint32_t sequence __attribute__((aligned(64)));
@@ -132,11 +132,13 @@ struct ct_process {
         uint32_t complete;              /* every live thread was a member at the last scan */
         int32_t balance;
         uint32_t n_retreats;
-        uint64_t group_at;              /* asked_group of one thread at which enrolling pays */
+        uint64_t group_reads;           /* all threads' fast reads when the balance was last drawn */
+        _Atomic uint64_t group_at_ns;   /* coarse clock before which not to try again */
         struct ct_time_pair pair;
         char *arena;
         _Atomic uint64_t early_reads;   /* by threads without a slot */
         _Atomic uint64_t fast_ended[CPUTIME_BACKEND_MAX];
+        _Atomic uint64_t group_ended;   /* of the ring's, those of the process clock */
         _Atomic uint64_t asked_ended;
         _Atomic uint64_t anchors_ended, group_anchors;
         _Atomic uint64_t enrolments, retreats, refusals;
@@ -166,7 +168,7 @@ struct ct_slot *ct_slot_at(uint32_t i);
 uint32_t ct_slots_end(void);
 
 static inline uint32_t ct_slots_first(const struct ct_process *p) {
-        return p->first_slot;
+        return atomic_load_explicit(&p->first_slot, memory_order_relaxed);
 }
 
 /* The lock is tried once; with signals blocked by the caller. */

@@ -217,8 +217,7 @@ uint64_t ct_slot_thread_ahead(const struct ct_slot *slot) {
         return 0;
 }
 
-/* A refusal that no amount of waiting changes. */
-static bool ct_refused_for_good(int r) {
+bool ct_refused_for_good(int r) {
         return r == -EPERM || r == -EACCES || r == -ENOSYS || r == -ENOENT || r == -EOPNOTSUPP ||
                r == -ENODEV || r == -EINVAL;
 }
@@ -229,6 +228,8 @@ static bool ct_thread_enrol(struct ct_process *p, struct ct_slot *slot) {
         struct ct_signal_mask mask;
         int r = 0;
 
+        if (ct_load(&p->lock))
+                return false;           /* somebody else's microseconds: at the next read */
         if (slot->mode == CPUTIME_BACKEND_AUTO && ct_sandboxed()) {
                 ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
                 slot->enrol_at = UINT64_MAX;
@@ -237,7 +238,7 @@ static bool ct_thread_enrol(struct ct_process *p, struct ct_slot *slot) {
         ct_signals_block(&mask);
         if (!ct_process_trylock(p)) {
                 ct_signals_restore(&mask);
-                return false;           /* somebody else's microseconds: at the next read */
+                return false;
         }
         if (!ct_load(ring ? &slot->ring : &slot->header)) {
                 r = ct_slot_map(p, slot, kind);

@@ -22,8 +22,8 @@ NAMES = ["pound_clock_gettime", "pound_times", "thread_read", "process_read"]
 
 
 def run(*args, program=CPUTIME, **env):
-    return subprocess.run([program, *args], env=dict(os.environ, **env), text=True, capture_output=True,
-                          timeout=120)
+    return subprocess.run([program, *args], env=dict(os.environ, **env), text=True,
+                          capture_output=True, timeout=120)
 
 
 def check(what, holds, *evidence):
@@ -134,7 +134,8 @@ def programs_find_decreasing_readings():
     for name in ("pound_clock_gettime", "pound_times"):
         check("%s: threads behind each other are found" % name,
               errors(name, "across", "8", "2000000") > 0)
-    check("pound_times: user time alone is found", errors("pound_times", "user", "1", "50000") >= 10)
+    check("pound_times: user time alone is found",
+          errors("pound_times", "user", "1", "50000") >= 10)
 
 
 def bench_says_what_its_programs_did(tmp):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""cputime doctor: what it says must agree with itself, with the kernel, and with what was taken away.
+"""cputime doctor: what it says must agree with itself, the kernel, and what was taken away.
 
 Usage: test-doctor.py CPUTIME WITHOUT-PERF
 
@@ -100,8 +100,8 @@ def the_report_agrees_with_the_kernel(tmp):
     seccomp = re.search(r"^Seccomp:\s*(\d)", open("/proc/self/status").read(), re.M)
     check("seccomp", report["seccomp"] == (["none", "strict", "filter"][int(seccomp[1])]
                                            if seccomp else None), report)
-    check("the kernel's command line is cut to what bears on timing",
-          not re.search(r"(^| )(root|ip|BOOT_IMAGE|init|rdinit|console)=", machine["cmdline"] or ""),
+    check("the kernel's command line is cut to what bears on timing", not
+          re.search(r"(^| )(root|ip|BOOT_IMAGE|init|rdinit|console)=", machine["cmdline"] or ""),
           machine)
 
 

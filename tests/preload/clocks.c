@@ -13,10 +13,19 @@
 
 #include "preload-test.h"
 
+static void *burn_and_end(void *arg) {
+        burn(20 * NS_PER_MS);
+        return NULL;
+}
+
 static void own_clock_ids_agree(void) {
+        pthread_t thread;
         clockid_t clockid;
 
         burn(20 * NS_PER_MS);
+        /* So that the process's clock and the thread's are not the same. */
+        CHECK(pthread_create(&thread, NULL, burn_and_end, NULL) == 0, "no thread");
+        pthread_join(thread, NULL);
         check_own_clocks("cold");
         warm_up();
         check_own_clocks("warm");
