@@ -24,7 +24,9 @@
  *   reading_changes_nothing              the fast path takes no lock, makes no system call and
  *                                        allocates nothing; it writes only to memory of the
  *                                        reading thread that no other fast path reads
- *   child_starts_at_zero                 after fork, vfork, clone, exec: the child's own clock
+ *   child_starts_at_zero                 after fork, clone, exec: the child's own clock; after
+ *                                        vfork too under the drop-in, which wraps it, else the
+ *                                        clocks must not be read between vfork and exec
  *   no_fast_path_is_no_failure           refusal of any kernel facility costs speed alone
  *   idle_costs_nothing                   nothing is opened before somebody reads
  *
@@ -76,7 +78,7 @@ uint64_t cputime_thread_ns(void);
 /*
  * CPU time that all threads of the calling process have used, the ended ones too, in nanoseconds.
  * Cannot fail. System calls: none on the fast path; on the slow path one for the process clock,
- * one for each running sibling's thread clock and one membarrier(2).
+ * one for each running thread's clock, the caller's too, and two rt_sigprocmask(2).
  */
 uint64_t cputime_process_ns(void);
 

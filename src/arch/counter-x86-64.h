@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #ifndef CT_COUNTER_X86_64_H
 #define CT_COUNTER_X86_64_H
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CT_COUNTER_EXISTS 1
@@ -22,6 +24,17 @@ static inline uint64_t ct_counter_read_ordered(void) {
 
         __asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
         return (uint64_t)high << 32 | low;
+}
+
+/* Without a LOCK prefix: a third of the cost, and one instruction is all that is needed. */
+static inline bool ct_replace_local(_Atomic uint64_t *p, uint64_t expected, uint64_t value) {
+        bool replaced;
+
+        __asm__ volatile("cmpxchgq %3, %1"
+                         : "=@ccz"(replaced), "+m"(*p), "+a"(expected)
+                         : "r"(value)
+                         : "memory");
+        return replaced;
 }
 
 #endif /* CT_COUNTER_X86_64_H */

@@ -24,4 +24,9 @@
  *      The kernel's clock sources (/sys/devices/system/clocksource) under which the counter is
  *      trusted; the kernel's watchdog takes the name away when the counter misbehaves.
  */
+/*
+ * bool ct_replace_local(_Atomic uint64_t *p, uint64_t expected, uint64_t value)
+ *      Compares and replaces *p, in one step as far as signal handlers of the calling thread can
+ *      tell. Other threads may read *p but do not write it. Never fails spuriously.
+ */
 #endif /* CT_ARCH_PSEUDOCODE_H */

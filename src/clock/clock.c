@@ -32,7 +32,7 @@ CT_PUBLIC uint64_t cputime_process_ns(void) {
 
 CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         struct ct_process *p;
-        uint64_t ns, shown_ns;
+        uint64_t ns = 0, shown_ns;
         int r;
 
         if (tid < 0)
@@ -44,24 +44,25 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         /* Before asking: what its thread was shown before this call began. */
         p = ct_self.vforked ? NULL : ct_process_peek();
         if (p && ct_acquire(&p->pid) && ct_acquire(&p->enrolled)) {
-                struct ct_slot *slot = ct_slot_find(p, tid);
+                struct ct_slot *slot;
 
+                atomic_fetch_add_explicit(&p->n_visitors, 1, memory_order_seq_cst);
+                slot = ct_slot_find(p, tid);
                 shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns),
                                          ct_load(&slot->floor_ns)) : 0;
                 r = ct_ask_thread_of(tid, &ns);
-                if (r < 0)
-                        return -ESRCH;
                 /* More than a thread can be ahead: the slot is of one that had the id before. */
-                if (slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
+                if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
                         ns = ct_max(ns, shown_ns);
                         ct_raise(&slot->floor_ns, ns);
                 }
+                atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);
                 ct_group_doubt(p);
         } else {
                 r = ct_ask_thread_of(tid, &ns);
-                if (r < 0)
-                        return -ESRCH;
         }
+        if (r < 0)
+                return -ESRCH;
         *ret_ns = ns;
         return 0;
 }
@@ -70,7 +71,7 @@ CT_PUBLIC void cputime_sample_read(struct cputime_sample *ret_sample) {
         struct ct_slot *slot = ct_self.slot;
 
         if (CT_FAST_CLOCKS && slot && ct_thread_fast(slot, &ret_sample->thread_ns))
-                ret_sample->thread_backend = slot->backend;
+                ret_sample->thread_backend = ct_load(&slot->backend);
         else
                 ret_sample->thread_ns = ct_thread_slow(&ret_sample->thread_backend);
 

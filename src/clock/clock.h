@@ -44,8 +44,9 @@ bool ct_refused_for_good(int r);
 uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot);
 
 /*
- * From now on the calling thread is served by the kernel alone, for good: it is about to share its
- * memory and thread-local storage with another process. Async-signal-safe.
+ * From now on the kernel serves every slow path in this memory, for good: another process is about
+ * to share it, and with it the calling thread's storage, maybe, whose fast path ends at once.
+ * Fast paths of other threads go on until their anchors end. Async-signal-safe.
  */
 void ct_clock_disable(void);
 

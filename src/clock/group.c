@@ -107,7 +107,7 @@ uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
         if (ns > kernel_ns || ct_load(&p->group))
                 ct_raise(&p->floor_ns, ns);
         if (slot)
-                ct_store(&slot->group_last_ns, ns);
+                ct_raise(&slot->group_last_ns, ns);
         return ns;
 }
 
@@ -408,6 +408,11 @@ static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase 
         return ct_max(ct_load(&p->floor_ns), base_ns);
 }
 
+static int ct_group_sandboxed(struct ct_process *p) {
+        ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
+        return -EPERM;
+}
+
 /* Retreat, and when to try again: never, if REASON is a refusal that lasts. */
 static void ct_group_give_up(struct ct_process *p, int reason) {
         unsigned int shift = p->n_retreats < 8 ? p->n_retreats : 8;
@@ -440,7 +445,9 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                         continue;
                 p->balance -= (int32_t)(switches < CT_BALANCE_MAX ? switches : CT_BALANCE_MAX);
                 if (!p->complete) {
-                        r = ct_group_scan(p, ct_load(&slot->asked_group));
+                        /* A filter that came after the group was enrolled is respected too. */
+                        r = ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ct_sandboxed() ?
+                                ct_group_sandboxed(p) : ct_group_scan(p, ct_load(&slot->asked_group));
                         if (r < 0) {
                                 ct_group_give_up(p, r);
                                 return false;
@@ -517,15 +524,10 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
                 ct_group_retreat(p);
                 goto unlock;
         }
-        if (mode == CPUTIME_BACKEND_AUTO && !ct_load(&p->group) && ct_sandboxed()) {
-                ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
-                ct_group_give_up(p, -EPERM);
-                goto unlock;
-        }
         ct_group_gained(p);
         served = ct_group_anchor(p, slot, ret_ns);
         if (served)
-                ct_store(&slot->group_last_ns, *ret_ns);
+                ct_raise(&slot->group_last_ns, *ret_ns);
         if (mode == CPUTIME_BACKEND_AUTO && ct_load(&p->group) && p->balance < CT_BALANCE_RETREAT) {
                 ct_group_give_up(p, -ECANCELED);
                 atomic_fetch_add_explicit(&p->retreats, 1, memory_order_relaxed);
@@ -545,7 +547,7 @@ uint64_t ct_process_slow(enum cputime_backend *ret_backend) {
 
         if (ret_backend)
                 *ret_backend = CPUTIME_BACKEND_SYSCALL;
-        if (__builtin_expect(ct_self.vforked, 0)) {
+        if (__builtin_expect(ct_self.vforked || ct_load(&ct_disabled), 0)) {
                 p = ct_process_peek();
                 return p && ct_load(&p->pid) == getpid() ? ct_group_ask(p, NULL) : ct_ask_process();
         }

@@ -10,9 +10,11 @@
  * is born shows as a fork record in the ring of the thread that made it.
  *
  * Order, against a slow path in another thread that replaces the anchor: the time is read after
- * `sequence` and the anchor; `sequence` again after the value was stored in group_last_ns. Who
- * finds it unchanged read a time from before the replacement, and the slow path, which makes
- * `sequence` odd before it looks at the clock, starts no lower than the old anchor gave then.
+ * `sequence` and the anchor. `sequence` is looked at again before the value is stored in
+ * group_last_ns, where others look for it, since a value from half an anchor must not get there;
+ * and once more after. Who finds it unchanged read a time from before the replacement, and the slow
+ * path, which makes `sequence` odd before it looks at the clock, starts no lower than the old
+ * anchor gave then. Against signal handlers: see thread.h.
  */
 #include "account/runtime.h"
 #include "clock/clock.h"
@@ -20,7 +22,8 @@
 
 static inline __attribute__((always_inline)) bool
 ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
-        uint64_t version = ct_load(&slot->group_version), age, limit, ns, floor_ns;
+        uint64_t version = ct_load(&slot->group_version), last_ns = ct_load(&slot->group_last_ns);
+        uint64_t age, limit, ns, floor_ns;
         uint32_t sequence, n;
 
         sequence = ct_acquire(&p->sequence);
@@ -40,11 +43,13 @@ ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         floor_ns = ct_acquire(&p->floor_ns);
         if (__builtin_expect(ns < floor_ns, 0))
                 ns = floor_ns;
-        ct_store(&slot->group_last_ns, ns);
-        ct_compiler_barrier();
         /* After all of the above: each of those loads is an acquire. */
         if (__builtin_expect(ct_load(&p->sequence) != sequence ||
                              ct_load(&slot->group_version) != version, 0))
+                return false;
+        if (__builtin_expect(!ct_replace_local(&slot->group_last_ns, last_ns, ns), 0))
+                return false;
+        if (__builtin_expect(ct_load(&p->sequence) != sequence, 0))
                 return false;
         ct_store(&slot->group_version, version + 1);
         *ret_ns = ns;

@@ -28,11 +28,8 @@
 #define CT_REAP_EVERY 64
 
 _Thread_local struct ct_self ct_self __attribute__((tls_model("initial-exec")));
-_Static_assert(offsetof(struct ct_self, slot) == CT_SELF_SLOT &&
-               offsetof(struct ct_self, vfork_slot) == sizeof(void *) &&
-               offsetof(struct ct_self, vforked) == 2 * sizeof(void *), "the assembly's offsets");
 
-_Atomic uint32_t ct_mode;
+_Atomic uint32_t ct_disabled, ct_mode;
 
 /* Layout of the wiped mapping: the process's record, then the slots. */
 _Atomic(struct ct_process *) ct_process;
@@ -87,10 +84,12 @@ struct ct_process *ct_process_get(void) {
 
                 ct_signals_block(&mask);
                 if (ct_process_trylock(p)) {
-                        if (!ct_load(&p->pid)) {
+                        pid_t pid = (pid_t)syscall(SYS_getpid);
+
+                        /* A sandbox may forbid to ask. */
+                        if (!ct_load(&p->pid) && pid > 0) {
                                 ct_store(&p->first_slot, ct_slots_end());
-                                atomic_store_explicit(&p->pid, (pid_t)syscall(SYS_getpid),
-                                                      memory_order_release);
+                                atomic_store_explicit(&p->pid, pid, memory_order_release);
                         }
                         ct_process_unlock(p);
                 }
@@ -160,7 +159,7 @@ int ct_slot_map(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind ki
                         ct_process_refused(p, -r, step);
                 return r;
         }
-        ct_store(kind == CT_PERF_RING ? &slot->ring : &slot->header, 1);
+        ct_release(kind == CT_PERF_RING ? &slot->ring : &slot->header, 1);
         ct_store(&p->enrolled, 1);
         atomic_fetch_add_explicit(&p->enrolments, 1, memory_order_relaxed);
         return 0;
@@ -188,16 +187,26 @@ static void ct_slots_reap(struct ct_process *p) {
                 struct ct_slot *slot = ct_slot_at(i);
                 pid_t tid = ct_load(&slot->tid);
 
-                if (tid && syscall(SYS_tgkill, ct_load(&p->pid), tid, 0) < 0 && errno == ESRCH)
+                if (tid > 0 && syscall(SYS_tgkill, ct_load(&p->pid), tid, 0) < 0 && errno == ESRCH)
                         ct_slot_release(p, slot);
         }
         errno = saved_errno;
 }
 
+/*
+ * A slot that nobody holds. A visitor who still looks at an ended thread's may raise its floor,
+ * which must not meet the next owner; one who comes later does not find the slot. Visitors count
+ * themselves before they look, slots are marked as ended before visitors are counted.
+ */
 static struct ct_slot *ct_slot_unused(struct ct_process *p) {
-        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
-                if (!ct_load(&ct_slot_at(i)->tid))
+        bool visited = atomic_load_explicit(&p->n_visitors, memory_order_seq_cst) > 0;
+
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++) {
+                pid_t tid = ct_load(&ct_slot_at(i)->tid);
+
+                if (tid == 0 || (tid == CT_TID_ENDED && !visited))
                         return ct_slot_at(i);
+        }
         return NULL;
 }
 
@@ -215,8 +224,9 @@ struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid) {
                 slot = ct_slot_at(next);
                 ct_store(&ct_next_slot, next + 1);
         }
+        ct_store(&slot->floor_ns, 0);
         ct_store(&slot->anchors_busy, 1);       /* anchor 0, in force and invalid */
-        slot->backend = CPUTIME_BACKEND_SYSCALL;
+        ct_store(&slot->backend, CPUTIME_BACKEND_SYSCALL);
         slot->mode = ct_load(&ct_mode);
         atomic_store_explicit(&slot->tid, tid, memory_order_release);
         return slot;
@@ -246,7 +256,6 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_release(&slot->last_ns, 0);
         atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_release);
         ct_store(&slot->version, 0);
-        ct_store(&slot->floor_ns, 0);
         ct_store(&slot->group_version, 0);
         ct_release(&slot->group_last_ns, 0);
         ct_store(&slot->slow_versions, 0);
@@ -261,10 +270,8 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         slot->version_at_anchor = 0;
         slot->attached = 0;
         /* A slot whose event could not be taken down is never used again. */
-        if (!ct_load(&slot->header) && !ct_load(&slot->ring))
-                atomic_store_explicit(&slot->tid, 0, memory_order_release);
-        else
-                atomic_store_explicit(&slot->tid, -1, memory_order_release);
+        atomic_exchange_explicit(&slot->tid, ct_load(&slot->header) || ct_load(&slot->ring) ?
+                                 CT_TID_STUCK : CT_TID_ENDED, memory_order_seq_cst);
 }
 
 struct ct_slot *ct_slot_own(struct ct_process *p) {
@@ -289,12 +296,12 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
 
                 /* A slot under this id was made by a sibling, maybe for a thread of the same id
                  * that has ended since: its events may not be this thread's. */
-                slot = ct_slot_find(p, tid);
+                slot = tid > 0 ? ct_slot_find(p, tid) : NULL;
                 if (slot) {
                         ct_slot_release(p, slot);
                         p->complete = 0;
                 }
-                slot = ct_slot_new(p, tid);
+                slot = tid > 0 ? ct_slot_new(p, tid) : NULL;
                 if (slot)
                         slot->attached = 1;
                 ct_process_unlock(p);
@@ -316,6 +323,12 @@ static void ct_thread_end(void *unused) {
         if (!slot || !p || !ct_load(&slot->tid))
                 return;
         ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
+        /*
+         * Readers of this thread's clock have the kernel alone to ask from here on. Where the
+         * thread was ahead of it, by no more than an anchor's life, it stays until it is not.
+         */
+        for (unsigned int i = 0; i < 4096 && ct_ask_thread() < ct_self.floor_ns; i++)
+                ;
         ct_signals_block(&mask);
         ct_self.slot = NULL;
         /* Its holder wants microseconds, and may have been preempted; else the reaper finds us. */

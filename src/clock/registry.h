@@ -41,6 +41,10 @@
 /* Threads that one process clock watches; more, and the walk costs as much as the kernel's. */
 #define CT_MEMBERS_MAX 512
 
+/* Not an id: free once no visitor is left; and never again, its events could not be taken down. */
+#define CT_TID_ENDED (-1)
+#define CT_TID_STUCK (-2)
+
 /* Anchors of a slot: one in force, the others for slow paths that interrupt each other. */
 #define CT_ANCHORS 4
 
@@ -66,7 +70,7 @@ _Static_assert(sizeof(struct ct_anchor) == 64, "an anchor is one cache line");
 struct ct_slot {
         /* The owner's fast paths. */
         _Atomic uint32_t current;       /* index of the anchor in force */
-        _Atomic pid_t tid;              /* 0: free, or wiped by fork */
+        _Atomic pid_t tid;              /* 0: free, or wiped by fork; CT_TID_ENDED, CT_TID_STUCK */
         _Atomic uint64_t version;       /* of the thread clock: bumped by every read */
         _Atomic uint64_t last_ns;       /* what the thread's clock returned last */
         _Atomic uint64_t floor_ns;      /* what anybody returned for it, and anchors must not undercut */
@@ -75,7 +79,7 @@ struct ct_slot {
 
         /* The owner's slow path. */
         _Atomic uint32_t anchors_busy __attribute__((aligned(64)));  /* bit i: anchor i is in force or being filled */
-        uint32_t backend;               /* enum cputime_backend that serves the thread clock */
+        _Atomic uint32_t backend;       /* enum cputime_backend that serves the thread clock */
         _Atomic uint32_t sequence;      /* anchors put in force, for readers in other threads */
         uint32_t mode;                  /* the forced backend that this was decided under */
         int32_t balance;                /* fast reads gained minus switches paid for */
@@ -109,6 +113,7 @@ struct ct_process {
         _Atomic uint32_t lock;
         _Atomic uint64_t locked_ns;     /* by an anchor in the making: since when */
         _Atomic pid_t pid;              /* 0: not begun */
+        _Atomic uint32_t n_visitors;    /* threads that are looking at others' slots */
         _Atomic uint32_t first_slot;
 
         /* The process clock's anchor; readers retry when `sequence` is odd or has moved. */
@@ -207,6 +212,9 @@ void ct_process_refused(struct ct_process *p, int error, const char *step);
  * may end the process, and nobody asked for one. A forced backend tries all the same.
  */
 bool ct_sandboxed(void);
+
+/* Set by ct_clock_disable(). */
+extern _Atomic uint32_t ct_disabled __attribute__((visibility("hidden")));
 
 /* The forced backend, or CPUTIME_BACKEND_AUTO; inherited by children. */
 extern _Atomic uint32_t ct_mode __attribute__((visibility("hidden")));

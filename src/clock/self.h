@@ -7,8 +7,7 @@
  * Ordinary memory, so a forked child inherits it: the slot it points to reads as all zeroes there
  * (see registry.h) and the first read notices. A child of vfork(2) does not inherit but share it,
  * with a parent that is suspended meanwhile: the drop-in's vfork sets `vforked` and takes the slot
- * away, in the child's first instructions, and gives it back in the parent's. The assembly
- * there knows the offsets.
+ * away before, and gives both back in the parent. The assembly there knows the offsets.
  */
 #include <stdint.h>
 
@@ -16,7 +15,6 @@ struct ct_slot;
 
 struct ct_self {
         struct ct_slot *slot;           /* NULL: not registered; the fast paths need it */
-        struct ct_slot *vfork_slot;     /* the parent's, while a vfork child runs */
         uint32_t vforked;               /* not 0: a foreign process may be running on this memory */
         uint32_t n_early;               /* reads before registering */
         uint64_t floor_ns;              /* thread clock: the last value returned without a slot */
@@ -24,8 +22,7 @@ struct ct_self {
 };
 
 #define CT_SELF_SLOT 0
-#define CT_SELF_VFORK_SLOT 8
-#define CT_SELF_VFORKED 16
+#define CT_SELF_VFORKED 8
 
 extern _Thread_local struct ct_self ct_self __attribute__((visibility("hidden")));
 

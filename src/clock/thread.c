@@ -71,7 +71,7 @@ void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_B
                 ret_reads[b] = ct_load(&slot->fast_before[b]);
                 rest -= ret_reads[b];
         }
-        ret_reads[slot->backend] += rest;
+        ret_reads[ct_load(&slot->backend)] += rest;
         ret_reads[CPUTIME_BACKEND_RING] += ct_load(&slot->group_version);
 }
 
@@ -80,23 +80,23 @@ static void ct_thread_set_backend(struct ct_slot *slot, enum cputime_backend bac
 
         for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                 before += ct_load(&slot->fast_before[b]);
-        ct_store(&slot->fast_before[slot->backend],
-                 ct_load(&slot->fast_before[slot->backend]) + ct_slot_fast_count(slot) - before);
-        slot->backend = backend;
+        ct_store(&slot->fast_before[ct_load(&slot->backend)],
+                 ct_load(&slot->fast_before[ct_load(&slot->backend)]) + ct_slot_fast_count(slot) - before);
+        ct_store(&slot->backend, backend);
         slot->balance = 0;
         slot->version_at_anchor = ct_load(&slot->version);
         slot->anchors[ct_load(&slot->current)].limit = 0;
 }
 
 static enum ct_perf_kind ct_slot_kind(const struct ct_slot *slot) {
-        return slot->backend == CPUTIME_BACKEND_RING ? CT_PERF_RING : CT_PERF_HEADER;
+        return ct_load(&slot->backend) == CPUTIME_BACKEND_RING ? CT_PERF_RING : CT_PERF_HEADER;
 }
 
 /* Every slow read ends here: the value that is returned, made monotone, and the counts. */
 static uint64_t ct_thread_return(struct ct_slot *slot, uint64_t ns) {
         ns = ct_max(ns, ct_load(&slot->last_ns));
         ns = ct_max(ns, ct_load(&slot->floor_ns));
-        ct_store(&slot->last_ns, ns);
+        ct_raise(&slot->last_ns, ns);
         ct_count(&slot->slow_versions);
         ct_count(&slot->version);
         return ns;
@@ -223,7 +223,7 @@ bool ct_refused_for_good(int r) {
 }
 
 static bool ct_thread_enrol(struct ct_process *p, struct ct_slot *slot) {
-        bool ring = slot->mode == CPUTIME_BACKEND_RING || ct_load(&slot->ring);
+        bool ring = slot->mode == CPUTIME_BACKEND_RING || ct_acquire(&slot->ring);
         enum ct_perf_kind kind = ring ? CT_PERF_RING : CT_PERF_HEADER;
         struct ct_signal_mask mask;
         int r = 0;
@@ -289,18 +289,18 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
         if (__builtin_expect(slot->mode != mode, 0)) {
                 slot->mode = mode;
                 slot->enrol_at = 0;
-                if (slot->backend != CPUTIME_BACKEND_SYSCALL)
+                if (ct_load(&slot->backend) != CPUTIME_BACKEND_SYSCALL)
                         ct_thread_retreat(p, slot);
         }
         if (mode == CPUTIME_BACKEND_SYSCALL)
                 return false;
 
-        if (slot->backend == CPUTIME_BACKEND_RING && !ct_load(&slot->ring)) {
+        if (ct_load(&slot->backend) == CPUTIME_BACKEND_RING && !ct_acquire(&slot->ring)) {
                 /* The group gave up; the thread's own reads had paid for an event of its own. */
                 ct_thread_set_backend(slot, CPUTIME_BACKEND_SYSCALL);
                 slot->enrol_at = 0;
-        } else if (slot->backend == CPUTIME_BACKEND_HEADER && mode == CPUTIME_BACKEND_AUTO &&
-                   ct_load(&slot->ring)) {
+        } else if (ct_load(&slot->backend) == CPUTIME_BACKEND_HEADER && mode == CPUTIME_BACKEND_AUTO &&
+                   ct_acquire(&slot->ring)) {
                 /* One event is enough, and the group needs the ring. */
                 struct ct_signal_mask mask;
 
@@ -312,7 +312,7 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
                 }
                 ct_signals_restore(&mask);
         }
-        if (slot->backend == CPUTIME_BACKEND_SYSCALL) {
+        if (ct_load(&slot->backend) == CPUTIME_BACKEND_SYSCALL) {
                 uint64_t asked = ct_load(&slot->asked_thread);
 
                 if (slot->enrol_at == 0 && slot->n_retreats == 0 && mode == CPUTIME_BACKEND_AUTO)
@@ -341,11 +341,14 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
 
         if (ret_backend)
                 *ret_backend = CPUTIME_BACKEND_SYSCALL;
-        if (__builtin_expect(ct_self.vforked, 0)) {
+        if (__builtin_expect(ct_self.vforked || ct_load(&ct_disabled), 0)) {
                 /* The parent's thread, or a process that borrowed its memory? */
                 ns = ct_ask_thread();
                 p = ct_process_peek();
-                return p && ct_load(&p->pid) == getpid() ? ct_max(ns, ct_self.floor_ns) : ns;
+                if (!p || ct_load(&p->pid) != getpid())
+                        return ns;
+                slot = ct_self.slot;
+                return slot ? ct_thread_return(slot, ns) : ct_max(ns, ct_self.floor_ns);
         }
         p = ct_process_get();
         slot = p ? ct_slot_own(p) : NULL;
@@ -362,7 +365,7 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
                 ct_group_doubt(p);
                 ct_count(&slot->asked_thread);
         } else if (ret_backend) {
-                *ret_backend = slot->backend;
+                *ret_backend = ct_load(&slot->backend);
         }
         return ct_thread_return(slot, ns);
 }
@@ -374,4 +377,5 @@ void ct_clock_disable(void) {
                 ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
         ct_self.vforked = 1;
         ct_self.slot = NULL;
+        ct_store(&ct_disabled, 1);
 }

@@ -10,9 +10,10 @@
  * in the word; the other way round the time off the CPU would be counted. Both are the thread's
  * own, and interrupts are precise, so no barrier but the compiler's is needed.
  *
- * A signal handler may read the clock in the middle of a read. It may take a new anchor, and
- * store a later `last_ns`. It also bumps `version`; the interrupted read sees that and is made anew,
- * so that what was stored last is what was returned last.
+ * A signal handler may read the clock in the middle of a read. It may take a new anchor; it bumps
+ * `version`, and the interrupted read sees that and is made anew. Or it comes later, when that has
+ * been checked: then it leaves a later `last_ns`, which the interrupted read must not replace by its
+ * own, hence the compare-and-replace: what stands there is never less than what was returned.
  */
 #include "account/runtime.h"
 #include "clock/clock.h"
@@ -20,7 +21,8 @@
 #define ct_compiler_barrier() __asm__ volatile("" : : : "memory")
 
 static inline __attribute__((always_inline)) bool ct_thread_fast(struct ct_slot *slot, uint64_t *ret_ns) {
-        uint64_t version = ct_load(&slot->version), age, floor_ns, ns;
+        uint64_t version = ct_load(&slot->version), last_ns = ct_load(&slot->last_ns);
+        uint64_t age, floor_ns, ns;
         const struct ct_anchor *anchor;
 
         ct_compiler_barrier();
@@ -35,9 +37,10 @@ static inline __attribute__((always_inline)) bool ct_thread_fast(struct ct_slot 
         floor_ns = ct_load(&slot->floor_ns);
         if (__builtin_expect(ns < floor_ns, 0))
                 ns = floor_ns;
-        ct_store(&slot->last_ns, ns);
         ct_compiler_barrier();
         if (__builtin_expect(ct_load(&slot->version) != version, 0))
+                return false;
+        if (__builtin_expect(!ct_replace_local(&slot->last_ns, last_ns, ns), 0))
                 return false;
         ct_store(&slot->version, version + 1);
         *ret_ns = ns;

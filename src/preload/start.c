@@ -28,7 +28,7 @@
 
 _Static_assert(offsetof(struct ct_self, slot) == CT_SELF_SLOT &&
                offsetof(struct ct_self, vforked) == CT_SELF_VFORKED &&
-               (sizeof(void *) != 8 || (CT_SELF_SLOT == 0 && CT_SELF_VFORKED == 16)),
+               (sizeof(void *) != 8 || (CT_SELF_SLOT == 0 && CT_SELF_VFORKED == 8)),
                "vfork-x86-64.S knows these offsets");
 
 bool ct_preload_verbose;

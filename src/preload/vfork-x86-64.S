@@ -28,7 +28,7 @@
 
 /* struct ct_self; start.c asserts these. */
 #define CT_SELF_SLOT 0
-#define CT_SELF_VFORKED 16
+#define CT_SELF_VFORKED 8
 
         .text
         .globl  vfork, __vfork

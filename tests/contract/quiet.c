@@ -23,8 +23,8 @@
 #define READS_FAST 1000000
 #define READS_SLOW 20000
 #define WARM_UP 20000   /* far beyond what a lazy library waits for before it enrols */
-/* Calls per anchor of P, as the header promises: P's own and membarrier; then each sibling. */
-#define PROCESS_CALLS 2
+/* Calls per anchor of P, as the header promises: P, the caller's clock, two masks; then siblings. */
+#define PROCESS_CALLS 4
 #define SLACK 16        /* a switch or an anchor at either end, per call of them */
 
 static bool thread_is_fast, process_is_fast;
