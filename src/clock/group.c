@@ -45,9 +45,6 @@
 /* How long after a retreat or a refusal the next try comes, doubled with each; at most 256 times. */
 #define CT_RETRY_NS (100 * CT_NSEC_PER_MSEC)
 
-/* The lock is held for a few microseconds, tens per thread when events are opened. */
-#define CT_LOCK_NS (100 * CT_NSEC_PER_USEC)
-
 /* Two readings of a clock that may be off by this, in ns, across CPUs and orderings. */
 #define CT_SKEW_NS 1000
 
@@ -212,10 +209,11 @@ static pid_t ct_parse_tid(const char *text) {
 /*
  * Makes every thread a member. A thread may be born while the list is read, by one that is not
  * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0 or
- * -errno; -EAGAIN: so many threads are not paid for by the ASKED reads yet.
+ * -errno; -EAGAIN: so many threads are not paid for by what all of them have asked yet.
  */
-static int ct_group_scan(struct ct_process *p, uint64_t asked) {
+static int ct_group_scan(struct ct_process *p) {
         _Alignas(8) char buffer[2048];
+        uint64_t asked = 0;
         struct stat st;
         int saved_errno = errno, r = 0;
         long fd, n;
@@ -227,6 +225,8 @@ static int ct_group_scan(struct ct_process *p, uint64_t asked) {
                 errno = saved_errno;
                 return r;
         }
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
+                asked += ct_load(&ct_slot_at(i)->asked_group);
         /* The directory has a link for each thread, and two. */
         if (!ct_load(&p->group) && ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO &&
             fstat((int)fd, &st) == 0 && asked < CT_GROUP_READS_PER_THREAD * (st.st_nlink - 2)) {
@@ -447,7 +447,7 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                 if (!p->complete) {
                         /* A filter that came after the group was enrolled is respected too. */
                         r = ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ct_sandboxed() ?
-                                ct_group_sandboxed(p) : ct_group_scan(p, ct_load(&slot->asked_group));
+                                ct_group_sandboxed(p) : ct_group_scan(p);
                         if (r < 0) {
                                 ct_group_give_up(p, r);
                                 return false;
@@ -501,28 +501,11 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
                      (ct_load(&p->group_at_ns) && ct_vdso_coarse_ns() < ct_load(&p->group_at_ns))))
                         return false;
         }
-        /* Before any system call: while one thread takes an anchor, the others ask the kernel. */
-        if (ct_load(&p->lock)) {
-                uint64_t since_ns = ct_load(&p->locked_ns);
-
-                /*
-                 * That takes microseconds; longer, and the scheduler took the CPU away from it. In
-                 * a crowd its turn may come in a fifth of a second. It comes at once if whoever
-                 * has nothing better to do than ask the kernel lets it pass.
-                 */
-                if (ct_vdso_raw_ns() - since_ns > CT_LOCK_NS)
-                        (void)syscall(SYS_sched_yield);
-                if (ct_load(&p->lock))
-                        return false;
-        }
-
-        ct_signals_block(&mask);
-        if (!ct_process_trylock(p))
-                goto out;
-        ct_store(&p->locked_ns, ct_vdso_raw_ns());
+        if (!ct_process_enter(p, &mask))
+                return false;
         if (mode != CPUTIME_BACKEND_AUTO && mode != CPUTIME_BACKEND_RING) {
                 ct_group_retreat(p);
-                goto unlock;
+                goto out;
         }
         ct_group_gained(p);
         served = ct_group_anchor(p, slot, ret_ns);
@@ -532,11 +515,9 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
                 ct_group_give_up(p, -ECANCELED);
                 atomic_fetch_add_explicit(&p->retreats, 1, memory_order_relaxed);
         }
-unlock:
-        ct_group_open(p);
-        ct_process_unlock(p);
 out:
-        ct_signals_restore(&mask);
+        ct_group_open(p);
+        ct_process_leave(p, &mask);
         return served;
 }
 

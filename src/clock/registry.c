@@ -55,6 +55,36 @@ uint32_t ct_slots_end(void) {
         return n < CT_SLOTS_MAX ? n : CT_SLOTS_MAX;
 }
 
+/*
+ * Who finds the lock held asks the kernel instead. It is held for a few microseconds, for tens per
+ * event that is opened; longer, and the scheduler took the CPU away from its holder. In a crowd of
+ * runnable threads its turn may come in a fifth of a second, while all of them ask the kernel; it
+ * comes at once if those who find the lock held let it pass.
+ */
+#define CT_LOCK_NS (100 * CT_NSEC_PER_USEC)
+
+bool ct_process_enter(struct ct_process *p, struct ct_signal_mask *ret_mask) {
+        /* Before any system call, since the common case is somebody else's microseconds. */
+        if (ct_load(&p->lock)) {
+                if (ct_vdso_raw_ns() - ct_load(&p->locked_ns) > CT_LOCK_NS)
+                        (void)syscall(SYS_sched_yield);
+                if (ct_load(&p->lock))
+                        return false;
+        }
+        ct_signals_block(ret_mask);
+        if (atomic_exchange_explicit(&p->lock, 1, memory_order_acquire)) {
+                ct_signals_restore(ret_mask);
+                return false;
+        }
+        ct_store(&p->locked_ns, ct_vdso_raw_ns());
+        return true;
+}
+
+void ct_process_leave(struct ct_process *p, const struct ct_signal_mask *mask) {
+        atomic_store_explicit(&p->lock, 0, memory_order_release);
+        ct_signals_restore(mask);
+}
+
 struct ct_process *ct_process_get(void) {
         struct ct_process *p = ct_process_peek(), *expected = NULL;
         size_t size = ct_slots_offset() + CT_SLOTS_MAX * sizeof(struct ct_slot);
@@ -82,8 +112,7 @@ struct ct_process *ct_process_get(void) {
         if (__builtin_expect(!ct_acquire(&p->pid), 0)) {
                 struct ct_signal_mask mask;
 
-                ct_signals_block(&mask);
-                if (ct_process_trylock(p)) {
+                if (ct_process_enter(p, &mask)) {
                         pid_t pid = (pid_t)syscall(SYS_getpid);
 
                         /* A sandbox may forbid to ask. */
@@ -91,9 +120,8 @@ struct ct_process *ct_process_get(void) {
                                 ct_store(&p->first_slot, ct_slots_end());
                                 atomic_store_explicit(&p->pid, pid, memory_order_release);
                         }
-                        ct_process_unlock(p);
+                        ct_process_leave(p, &mask);
                 }
-                ct_signals_restore(&mask);
                 if (!ct_acquire(&p->pid))
                         return NULL;
         }
@@ -277,6 +305,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
 struct ct_slot *ct_slot_own(struct ct_process *p) {
         struct ct_slot *slot = ct_self.slot;
         struct ct_signal_mask mask;
+        pid_t tid;
 
         if (slot) {
                 if (__builtin_expect(ct_load(&slot->tid) != 0, 1))
@@ -290,26 +319,24 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
         if (ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ++ct_self.n_early < CT_EARLY_READS)
                 return NULL;
 
-        ct_signals_block(&mask);
-        if (ct_process_trylock(p)) {
-                pid_t tid = (pid_t)syscall(SYS_gettid);
-
-                /* A slot under this id was made by a sibling, maybe for a thread of the same id
-                 * that has ended since: its events may not be this thread's. */
-                slot = tid > 0 ? ct_slot_find(p, tid) : NULL;
-                if (slot) {
-                        ct_slot_release(p, slot);
-                        p->complete = 0;
-                }
-                slot = tid > 0 ? ct_slot_new(p, tid) : NULL;
-                if (slot)
-                        slot->attached = 1;
-                ct_process_unlock(p);
-                ct_self.slot = slot;
-                if (slot && ct_end_key_usable)
-                        (void)pthread_setspecific(ct_end_key, slot);
+        if (!ct_process_enter(p, &mask))
+                return NULL;
+        tid = (pid_t)syscall(SYS_gettid);
+        slot = tid > 0 ? ct_slot_find(p, tid) : NULL;
+        /* Made by a sibling; if for a thread that had the id before, its event is not this one's. */
+        if (slot && (slot->attached || !ct_load(&slot->ring) || ct_perf_exited(ct_slot_ring(p, slot)))) {
+                ct_slot_release(p, slot);
+                p->complete = 0;
+                slot = NULL;
         }
-        ct_signals_restore(&mask);
+        if (!slot && tid > 0)
+                slot = ct_slot_new(p, tid);
+        if (slot)
+                slot->attached = 1;
+        ct_self.slot = slot;
+        ct_process_leave(p, &mask);
+        if (slot && ct_end_key_usable)
+                (void)pthread_setspecific(ct_end_key, slot);
         return slot;
 }
 
@@ -329,16 +356,15 @@ static void ct_thread_end(void *unused) {
          */
         for (unsigned int i = 0; i < 4096 && ct_ask_thread() < ct_self.floor_ns; i++)
                 ;
-        ct_signals_block(&mask);
         ct_self.slot = NULL;
         /* Its holder wants microseconds, and may have been preempted; else the reaper finds us. */
         for (unsigned int i = 0; i < 200; i++) {
                 struct timespec ts = { .tv_nsec = 100 * (long)CT_NSEC_PER_USEC };
 
-                if (ct_process_trylock(p)) {
+                if (ct_process_enter(p, &mask)) {
                         ct_slot_release(p, slot);
                         p->complete = 0;
-                        ct_process_unlock(p);
+                        ct_process_leave(p, &mask);
                         break;
                 }
                 if (i < 20)
@@ -346,7 +372,6 @@ static void ct_thread_end(void *unused) {
                 else
                         (void)syscall(SYS_nanosleep, &ts, NULL);
         }
-        ct_signals_restore(&mask);
 }
 
 static void ct_forked_child(void) {

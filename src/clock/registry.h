@@ -27,6 +27,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/signals.h"
 #include "clock/self.h"
 #include "clock/timebase.h"
 #include "cputime/clock.h"
@@ -111,7 +112,7 @@ struct ct_member {
 
 struct ct_process {
         _Atomic uint32_t lock;
-        _Atomic uint64_t locked_ns;     /* by an anchor in the making: since when */
+        _Atomic uint64_t locked_ns;     /* since when */
         _Atomic pid_t pid;              /* 0: not begun */
         _Atomic uint32_t n_visitors;    /* threads that are looking at others' slots */
         _Atomic uint32_t first_slot;
@@ -176,14 +177,9 @@ static inline uint32_t ct_slots_first(const struct ct_process *p) {
         return atomic_load_explicit(&p->first_slot, memory_order_relaxed);
 }
 
-/* The lock is tried once; with signals blocked by the caller. */
-static inline bool ct_process_trylock(struct ct_process *p) {
-        return !atomic_exchange_explicit(&p->lock, 1, memory_order_acquire);
-}
-
-static inline void ct_process_unlock(struct ct_process *p) {
-        atomic_store_explicit(&p->lock, 0, memory_order_release);
-}
+/* The lock, taken with all signals blocked; false if it is held, see registry.c. */
+bool ct_process_enter(struct ct_process *p, struct ct_signal_mask *ret_mask);
+void ct_process_leave(struct ct_process *p, const struct ct_signal_mask *mask);
 
 /* The calling thread's slot, made if it is due; NULL: none (yet). */
 struct ct_slot *ct_slot_own(struct ct_process *p);

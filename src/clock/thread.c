@@ -228,25 +228,19 @@ static bool ct_thread_enrol(struct ct_process *p, struct ct_slot *slot) {
         struct ct_signal_mask mask;
         int r = 0;
 
-        if (ct_load(&p->lock))
-                return false;           /* somebody else's microseconds: at the next read */
         if (slot->mode == CPUTIME_BACKEND_AUTO && ct_sandboxed()) {
                 ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
                 slot->enrol_at = UINT64_MAX;
                 return false;
         }
-        ct_signals_block(&mask);
-        if (!ct_process_trylock(p)) {
-                ct_signals_restore(&mask);
-                return false;
-        }
+        if (!ct_process_enter(p, &mask))
+                return false;           /* at the next read */
         if (!ct_load(ring ? &slot->ring : &slot->header)) {
                 r = ct_slot_map(p, slot, kind);
                 if (r == 0 && ring)
                         p->complete = 0;        /* the group may have watched an older event */
         }
-        ct_process_unlock(p);
-        ct_signals_restore(&mask);
+        ct_process_leave(p, &mask);
         if (r < 0) {
                 slot->enrol_at = ct_refused_for_good(r) ?
                         UINT64_MAX : ct_load(&slot->asked_thread) + CT_RETRY_READS;
@@ -261,14 +255,12 @@ static void ct_thread_retreat(struct ct_process *p, struct ct_slot *slot) {
         struct ct_signal_mask mask;
 
         ct_thread_set_backend(slot, CPUTIME_BACKEND_SYSCALL);
-        ct_signals_block(&mask);
-        if (ct_process_trylock(p)) {
+        if (ct_process_enter(p, &mask)) {
                 ct_slot_unmap(p, slot, CT_PERF_HEADER);
                 if (!ct_load(&p->group))
                         ct_slot_unmap(p, slot, CT_PERF_RING);
-                ct_process_unlock(p);
+                ct_process_leave(p, &mask);
         }
-        ct_signals_restore(&mask);
 }
 
 /* Reads gained and switches paid for since the last anchor; false when it no longer pays. */
@@ -305,12 +297,10 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
                 struct ct_signal_mask mask;
 
                 ct_thread_set_backend(slot, CPUTIME_BACKEND_RING);
-                ct_signals_block(&mask);
-                if (ct_process_trylock(p)) {
+                if (ct_process_enter(p, &mask)) {
                         ct_slot_unmap(p, slot, CT_PERF_HEADER);
-                        ct_process_unlock(p);
+                        ct_process_leave(p, &mask);
                 }
-                ct_signals_restore(&mask);
         }
         if (ct_load(&slot->backend) == CPUTIME_BACKEND_SYSCALL) {
                 uint64_t asked = ct_load(&slot->asked_thread);

@@ -25,6 +25,9 @@
 
 #define CT_PERF_DATA_PAGES 1
 
+/* Header, two pids, two tids, time, and the time that sample_id_all puts behind every record. */
+#define CT_PERF_EXIT_SIZE 40
+
 size_t ct_perf_page_size(void) {
         return (size_t)getauxval(AT_PAGESZ);
 }
@@ -150,6 +153,20 @@ static struct perf_event_header ct_perf_header(uint64_t word) {
 
         memcpy(&header, &word, sizeof(header));
         return header;
+}
+
+bool ct_perf_exited(const void *address) {
+        uint32_t page_size = (uint32_t)ct_perf_page_size();
+        uint32_t head = __atomic_load_n(ct_perf_change_word(CT_PERF_RING, address),
+                                        __ATOMIC_ACQUIRE);
+        struct perf_event_header header;
+
+        if (head < CT_PERF_EXIT_SIZE)
+                return false;
+        header = ct_perf_header(ct_perf_word((const uint64_t *)address + page_size / 8,
+                                             page_size * CT_PERF_DATA_PAGES / 8,
+                                             head - CT_PERF_EXIT_SIZE));
+        return header.type == PERF_RECORD_EXIT && header.size == CT_PERF_EXIT_SIZE;
 }
 
 void ct_perf_read_news(const void *address, uint32_t old_head, struct ct_perf_news *ret_news) {

@@ -68,6 +68,9 @@ const uint32_t *ct_perf_change_word(enum ct_perf_kind kind, const void *address)
 /* The capability bits of a mapped event's page, for the probe: does it carry the TSC's scale? */
 bool ct_perf_has_user_time(const void *address);
 
+/* Whether the last record of the ring at ADDRESS says that its thread ended. */
+bool ct_perf_exited(const void *address);
+
 /* What a ring's records since OLD_HEAD say. */
 struct ct_perf_news {
         uint32_t head;          /* the change word that this is the news up to */

@@ -81,6 +81,9 @@ static void test_records(void) {
         put(PERF_RECORD_EXIT, 0, 40);
         news = news_since(old);
         check(news.forked && news.exited && news.known && !news.running && news.n_switches == 1);
+        check(ct_perf_exited(image));
+        put_out();
+        check(!ct_perf_exited(image));
 
         /* Records of every alignment across the end of the ring, which is 4096 bytes. */
         for (unsigned int i = 0; i < 2000; i++) {
@@ -171,6 +174,7 @@ static int test_kernel(enum ct_perf_kind kind) {
                 check(pthread_join(thread, NULL) == 0);
                 ct_perf_read_news(p, old, &news);
                 check(news.forked && !news.exited);
+                check(!ct_perf_exited(p));
         }
 
         /* Moved to a place of ours, poisoned there, and never a hole. */
