@@ -135,6 +135,21 @@ static void ct_group_open(struct ct_process *p) {
                 ct_release(&p->sequence, ct_load(&p->sequence) + 1);
 }
 
+static void ct_group_swap(struct ct_process *p, uint32_t i, uint32_t k) {
+        const uint32_t *word = ct_load(&p->members[i].change_word);
+        uint32_t change = ct_load(&p->members[i].change), slot = p->members[i].slot;
+        struct ct_look look = p->looks[i];
+
+        ct_release(&p->members[i].change_word, ct_load(&p->members[k].change_word));
+        ct_release(&p->members[i].change, ct_load(&p->members[k].change));
+        p->members[i].slot = p->members[k].slot;
+        p->looks[i] = p->looks[k];
+        ct_release(&p->members[k].change_word, word);
+        ct_release(&p->members[k].change, change);
+        p->members[k].slot = slot;
+        p->looks[k] = look;
+}
+
 static void ct_group_drop(struct ct_process *p, uint32_t i) {
         struct ct_slot *slot = ct_slot_at(p->members[i].slot);
         uint32_t last = ct_load(&p->n_members) - 1;
@@ -147,10 +162,7 @@ static void ct_group_drop(struct ct_process *p, uint32_t i) {
                 else
                         ct_slot_release(p, slot);
         }
-        ct_release(&p->members[i].change_word, ct_load(&p->members[last].change_word));
-        ct_release(&p->members[i].change, ct_load(&p->members[last].change));
-        p->members[i].slot = p->members[last].slot;
-        p->looks[i] = p->looks[last];
+        ct_group_swap(p, i, last);
         atomic_store_explicit(&p->n_members, last, memory_order_release);
 }
 
@@ -206,6 +218,33 @@ static pid_t ct_parse_tid(const char *text) {
         return tid;
 }
 
+/* How many CPUs this machine can ever have, "0-3,8" say; 0: not known, which is safe. */
+static uint32_t ct_cpus_possible(void) {
+        uint32_t n = 0, first = 0, value = 0;
+        char text[128];
+        long fd, size;
+
+        fd = syscall(SYS_openat, AT_FDCWD, "/sys/devices/system/cpu/possible", O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return 0;
+        size = syscall(SYS_read, fd, text, sizeof(text));
+        (void)syscall(SYS_close, fd);
+        if (size <= 0 || size == sizeof(text) || text[size - 1] != '\n')
+                return 0;
+        for (long i = 0; i < size; i++) {
+                if (text[i] >= '0' && text[i] <= '9') {
+                        value = value * 10 + (uint32_t)(text[i] - '0');
+                } else if (text[i] == '-') {
+                        first = value + 1;      /* 0: not in a range */
+                        value = 0;
+                } else {
+                        n += first ? value - first + 2 : 1;
+                        first = value = 0;
+                }
+        }
+        return n;
+}
+
 /*
  * Makes every thread a member. A thread may be born while the list is read, by one that is not
  * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0 or
@@ -225,6 +264,8 @@ static int ct_group_scan(struct ct_process *p) {
                 errno = saved_errno;
                 return r;
         }
+        if (!p->n_cpus)
+                p->n_cpus = ct_cpus_possible();
         for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
                 asked += ct_load(&ct_slot_at(i)->asked_group);
         /* The directory has a link for each thread, and two. */
@@ -381,6 +422,7 @@ static uint64_t ct_threads_bound(struct ct_process *p, uint64_t kernel_ns) {
 static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase *timebase,
                                  uint64_t start, uint64_t kernel_ns, uint32_t nr_running,
                                  uint32_t doubt) {
+        uint32_t n_watched = ct_load(&p->n_members);
         uint64_t base_ns;
 
         if (!(ct_load(&p->sequence) & 1)) {
@@ -391,6 +433,13 @@ static uint64_t ct_group_publish(struct ct_process *p, const struct ct_timebase 
         ct_raise(&p->floor_ns, ct_group_last(p));
         base_ns = ct_max(kernel_ns, ct_threads_bound(p, kernel_ns));
 
+        if (nr_running == p->n_cpus) {
+                n_watched = 0;
+                for (uint32_t i = 0; i < ct_load(&p->n_members); i++)
+                        if (p->looks[i].running)
+                                ct_group_swap(p, i, n_watched++);
+        }
+        ct_release(&p->n_watched, n_watched);
         /* Releases: none of these may be seen before the odd sequence count. */
         for (uint32_t i = 0; i < ct_load(&p->n_members); i++)
                 ct_release(&p->members[i].change, p->looks[i].head);

@@ -6,8 +6,10 @@
  *
  *      P(now) = base + nr_running * (now - start)
  *
- * while no watched thread has been switched since `start`, and nobody has `doubt` (thread.c). Watched are all threads: a thread that
- * is born shows as a fork record in the ring of the thread that made it.
+ * while no watched thread has been switched since `start`, and nobody has `doubt` (thread.c).
+ * Watched are all threads: a thread that is born shows as a fork record in the ring of the thread
+ * that made it. With a thread of the process on every CPU of the machine, those are enough: another
+ * can only come onto a CPU when one of them leaves it.
  *
  * Order, against a slow path in another thread that replaces the anchor: the time is read after
  * `sequence` and the anchor. `sequence` is looked at again before the value is stored in
@@ -33,7 +35,7 @@ ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
                 return false;
         if (__builtin_expect(ct_acquire(&p->doubt) != ct_acquire(&p->anchor_doubt), 0))
                 return false;
-        n = ct_acquire(&p->n_members);
+        n = ct_acquire(&p->n_watched);
         for (uint32_t i = 0; i < n; i++)
                 if (__builtin_expect(*(const volatile uint32_t *)ct_acquire(&p->members[i].change_word) !=
                                      ct_acquire(&p->members[i].change), 0))

@@ -110,6 +110,13 @@ struct ct_member {
         uint32_t slot;
 };
 
+/* What the anchor in the making knows of the member. */
+struct ct_look {
+        uint32_t known, running;
+        uint32_t head;
+        pid_t tid;
+};
+
 struct ct_process {
         _Atomic uint32_t lock;
         _Atomic uint64_t locked_ns;     /* since when */
@@ -119,7 +126,7 @@ struct ct_process {
 
         /* The process clock's anchor; readers retry when `sequence` is odd or has moved. */
         _Atomic uint32_t sequence __attribute__((aligned(64)));
-        _Atomic uint32_t n_members;
+        _Atomic uint32_t n_watched;     /* the first so many members are walked by readers */
         _Atomic uint64_t start;
         _Atomic uint64_t limit;
         _Atomic uint64_t base_ns;
@@ -135,6 +142,8 @@ struct ct_process {
         _Atomic uint64_t ended_last_ns __attribute__((aligned(64)));   /* last_ns of ended threads */
         _Atomic uint32_t slots_sequence;        /* odd while a slot is being released */
         _Atomic uint32_t enrolled;      /* threads or a group were ever enrolled */
+        _Atomic uint32_t n_members;
+        uint32_t n_cpus;                /* that this machine can ever have; 0: not known */
         uint32_t complete;              /* every live thread was a member at the last scan */
         int32_t balance;
         uint32_t n_retreats;
@@ -151,11 +160,7 @@ struct ct_process {
         _Atomic int refusal_error;
         const char *_Atomic refusal_step;
 
-        struct {
-                uint32_t known, running;
-                uint32_t head;
-                pid_t tid;
-        } looks[CT_MEMBERS_MAX];        /* what the anchor in the making knows of each member */
+        struct ct_look looks[CT_MEMBERS_MAX];
         struct ct_member members[CT_MEMBERS_MAX];
 };
 
