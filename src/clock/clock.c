@@ -32,6 +32,7 @@ CT_PUBLIC uint64_t cputime_process_ns(void) {
 
 CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         struct ct_process *p;
+        struct ct_slot *slot;
         uint64_t ns = 0, shown_ns;
         int r;
 
@@ -41,28 +42,31 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
                 *ret_ns = cputime_thread_ns();
                 return 0;
         }
-        /* Before asking: what its thread was shown before this call began. */
-        p = ct_self.vforked ? NULL : ct_process_peek();
-        if (p && ct_acquire(&p->pid) && ct_acquire(&p->enrolled)) {
-                struct ct_slot *slot;
-
-                atomic_fetch_add_explicit(&p->n_visitors, 1, memory_order_seq_cst);
-                slot = ct_slot_find(p, tid);
-                shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns),
-                                         ct_load(&slot->floor_ns)) : 0;
-                r = ct_ask_thread_of(tid, &ns);
-                /* More than a thread can be ahead: the slot is of one that had the id before. */
-                if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
-                        ns = ct_max(ns, shown_ns);
-                        ct_raise(&slot->floor_ns, ns);
-                }
-                atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);
-                ct_group_doubt(p);
-        } else {
-                r = ct_ask_thread_of(tid, &ns);
+        p = ct_self.vforked ? NULL : ct_process_get();
+        if (!p) {
+                if (ct_ask_thread_of(tid, &ns) < 0)
+                        return -ESRCH;
+                *ret_ns = ns;
+                return 0;
         }
+
+        atomic_fetch_add_explicit(&p->n_visitors, 1, memory_order_seq_cst);
+        /* Before asking: what its thread was shown before this call began. */
+        slot = ct_slot_find(p, tid);
+        shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns), ct_load(&slot->floor_ns)) : 0;
+        r = ct_ask_thread_of(tid, &ns);
+        /* It may have taken its first anchor just before we asked, a little behind our answer. */
+        if (!slot)
+                slot = ct_slot_find(p, tid);
+        /* More than a thread can be ahead: the slot is of one that had the id before. */
+        if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
+                ns = ct_max(ns, shown_ns);
+                ct_raise(&slot->floor_ns, ns);
+        }
+        atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);
         if (r < 0)
                 return -ESRCH;
+        ct_group_doubt(p);
         *ret_ns = ns;
         return 0;
 }

@@ -4,8 +4,9 @@
  *
  *   CPUTIME_BACKEND=NAME   forces a backend; without it the library chooses. A name that does not
  *                          exist costs a line on stderr, never the program.
- *   CPUTIME_VERBOSE=1      one report per process on stderr, at exit. A process that ends by
- *                          _exit(2), a signal or exec does not come by here and reports nothing.
+ *   CPUTIME_VERBOSE=1      one report per process on stderr, at exit, if it read a clock. A process
+ *                          that ends by _exit(2), a signal or exec does not come by here and
+ *                          reports nothing.
  *
  * Without these the constructor makes no system call and prints nothing. LD_PRELOAD and both
  * variables are inherited, so programs that the program starts are treated alike.
@@ -85,6 +86,7 @@ static __attribute__((constructor)) void ct_start(void) {
 static __attribute__((destructor)) void ct_end(void) {
         struct ct_process_page *page;
         struct cputime_stats stats;
+        uint64_t n_reads = 0;
         struct stat st;
         char text[1024];
         int n;
@@ -95,6 +97,12 @@ static __attribute__((destructor)) void ct_end(void) {
 
         cputime_stats_read(&stats);
         page = ct_process_page_peek();
+        for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
+                n_reads += stats.reads[b];
+        if (page)
+                n_reads += atomic_load(&page->n_times_cached) + atomic_load(&page->n_times_asked);
+        if (n_reads == 0)
+                return;
         n = snprintf(text, sizeof(text),
                      "cputime: process %d: reads: %llu ring, %llu header, %llu syscall\n"
                      "cputime: process %d: %llu anchors, %llu enrolments, %llu retreats, "

@@ -181,8 +181,6 @@ static const struct reader readers[] = {
         LIAR("back", "process_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
         LIAR("cache", "process_clock_never_goes_backwards",
              "each thread serves every second reading of P from its last"),
-        LIAR("cache", "process_clock_covers_its_threads",
-             "each thread serves every second reading of P from its last"),
         LIAR("alone", "process_clock_covers_its_threads", "P is the calling thread's clock"),
         LIAR("ended", "process_clock_covers_its_threads", "P loses the time of ended threads"),
         LIAR("ahead", "error_is_bounded_and_does_not_grow", "both clocks are 3 ms ahead"),

@@ -59,6 +59,9 @@ static void child_exits_at_once(void) {
         _exit(0);
 }
 
+static void child_reads_nothing(void) {
+}
+
 static void report_tells_what_served(void) {
         char text[4096];
         unsigned long long ring, header, syscalls, remembered, asked;
@@ -93,6 +96,9 @@ static void report_only_when_asked(void) {
               "CPUTIME_VERBOSE=: %s", text);
         CHECK(run_with("CPUTIME_VERBOSE", "1", "child_exits_at_once", text, sizeof(text)) == 0 &&
               !*text, "_exit: %s", text);
+
+        CHECK(run_with("CPUTIME_VERBOSE", "1", "child_reads_nothing", text, sizeof(text)) == 0 &&
+              !*text, "nothing was read: %s", text);
 
         fd = memfd_create("data", 0);
         CHECK(fd >= 0 && dup2(fd, DATA_FILE) == DATA_FILE, "%s", strerror(errno));
@@ -153,5 +159,6 @@ const struct promise promises_start[] = {
         { "child_reads", child_reads },
         { "child_loses_stderr", child_loses_stderr },
         { "child_exits_at_once", child_exits_at_once },
+        { "child_reads_nothing", child_reads_nothing },
         {},
 };
