@@ -45,6 +45,9 @@
 /* How long after a retreat or a refusal the next try comes, doubled with each; at most 256 times. */
 #define CT_RETRY_NS (100 * CT_NSEC_PER_MSEC)
 
+/* Asking for one clock takes a microsecond or less, some twenty in an emulated machine. */
+#define CT_ASK_NS (100 * CT_NSEC_PER_USEC)
+
 /* Two readings of a clock that may be off by this, in ns, across CPUs and orderings. */
 #define CT_SKEW_NS 1000
 
@@ -510,6 +513,10 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                         continue;
                 kernel_ns = ct_ask_process();
                 if (!ct_group_unmoved(p))
+                        continue;
+                /* A pause while asking would put the clock ahead. */
+                if (try < 2 && ct_ticks_to_ns(ct_time_now(timebase.counter) - start,
+                                              timebase.mult) > nr_running * CT_ASK_NS)
                         continue;
                 if (nr_running > 1) {
                         uint64_t life = (ct_group_life_ns(nr_running) << CT_MULT_SHIFT) / timebase.mult;

@@ -45,6 +45,8 @@ ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         floor_ns = ct_acquire(&p->floor_ns);
         if (__builtin_expect(ns < floor_ns, 0))
                 ns = floor_ns;
+        if (__builtin_expect(ns < last_ns, 0))
+                ns = last_ns;
         /* After all of the above: each of those loads is an acquire. */
         if (__builtin_expect(ct_load(&p->sequence) != sequence ||
                              ct_load(&slot->group_version) != version, 0))

@@ -279,7 +279,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_slot_unmap(p, slot, CT_PERF_RING);
 
         for (unsigned int i = 0; i < CT_ANCHORS; i++)
-                slot->anchors[i].limit = 0;
+                __atomic_store_n(&slot->anchors[i].limit, 0, __ATOMIC_RELEASE);
         ct_store(&slot->current, 0);
         ct_release(&slot->last_ns, 0);
         atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_release);
@@ -358,7 +358,7 @@ static void ct_thread_end(void *unused) {
                 ;
         ct_self.slot = NULL;
         /* Its holder wants microseconds, and may have been preempted; else the reaper finds us. */
-        for (unsigned int i = 0; i < 200; i++) {
+        for (unsigned int i = 0; i < 1000; i++) {
                 struct timespec ts = { .tv_nsec = 100 * (long)CT_NSEC_PER_USEC };
 
                 if (ct_process_enter(p, &mask)) {

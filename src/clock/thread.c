@@ -5,8 +5,8 @@
  * An anchor is the kernel's answer K and a time read after it, so the fast clock is never ahead of
  * the kernel's by the cost of asking; it can be ahead by what the kernel does not charge: time that
  * a hypervisor took, or interrupts under CONFIG_IRQ_TIME_ACCOUNTING, since the anchor. That is
- * bounded by the anchor's age, and taken back by standing still: at the next anchor `floor_ns`
- * holds the clock where it was until K has caught up.
+ * bounded by the anchor's age, and taken back by standing still: at the next anchor the clock stays
+ * where it was, at `last_ns`, until K has caught up.
  *
  * The kernel's clock can also run ahead of its extrapolation: a hypervisor that moves a virtual CPU
  * may set the scheduler's clock a microsecond forward against the counter. The thread's next
@@ -28,11 +28,18 @@
 #include "clock/thread.h"
 
 #define CT_ENROL_READS 128
+
+/* Asking the kernel takes a microsecond or less, some twenty in an emulated machine. */
+#define CT_ASK_NS (50 * CT_NSEC_PER_USEC)
 #define CT_BALANCE_MAX 4096
 #define CT_BALANCE_RETREAT (-1024)
 
 /* After a refusal that can pass (descriptors, memory, quota), and after a retreat, this many more. */
 #define CT_RETRY_READS 4096
+
+/* For ct_slot_thread_ahead(), which may be looking from another thread. Pairs with its loads. */
+#define ct_publish(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define ct_observe(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 
 static uint64_t ct_ask(clockid_t clockid) {
         struct timespec ts = {};
@@ -85,7 +92,7 @@ static void ct_thread_set_backend(struct ct_slot *slot, enum cputime_backend bac
         ct_store(&slot->backend, backend);
         slot->balance = 0;
         slot->version_at_anchor = ct_load(&slot->version);
-        slot->anchors[ct_load(&slot->current)].limit = 0;
+        ct_publish(&slot->anchors[ct_load(&slot->current)].limit, 0);
 }
 
 static enum ct_perf_kind ct_slot_kind(const struct ct_slot *slot) {
@@ -124,10 +131,6 @@ static void ct_anchor_free(struct ct_slot *slot, int i) {
         atomic_fetch_and_explicit(&slot->anchors_busy, ~(UINT32_C(1) << i), memory_order_relaxed);
 }
 
-/* For ct_slot_thread_ahead(), which may be looking from another thread. Pairs with its loads. */
-#define ct_publish(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
-#define ct_observe(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
-
 /*
  * Takes a new anchor and returns the kernel's answer. False: switched three times while asking, or
  * the event is gone. *ret_switched is how many switches there were since the last anchor.
@@ -141,7 +144,7 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
         struct ct_time_pair last = old->pair;
         struct ct_timebase timebase;
         struct ct_anchor *anchor;
-        uint64_t ns = 0, before = 0, start = 0, width;
+        uint64_t ns = 0, before, start = 0, width = 0;
         bool sure = false;
         int i;
 
@@ -158,6 +161,11 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
                 before = ct_time_now(timebase.counter);
                 ns = ct_ask_thread();
                 start = ct_time_now(timebase.counter);
+                width = start - before;
+                /* A pause while asking would put the clock behind for as long as the anchor lives. */
+                if (width <= UINT32_MAX && try < 2 &&
+                    ct_ticks_to_ns(width, timebase.mult) > CT_ASK_NS)
+                        continue;
                 if (*word == change)
                         break;
         }
@@ -169,7 +177,6 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
                                            ct_ticks_to_ns(start - old->start + old->width, old->mult));
         if (!sure)
                 ct_group_doubt(p);
-        width = start - before;
 
         anchor = &slot->anchors[i];
         ct_publish(&anchor->start, start);
@@ -181,8 +188,6 @@ static bool ct_thread_anchor(struct ct_process *p, struct ct_slot *slot, uint64_
         ct_publish(&anchor->counter, timebase.counter);
         anchor->width = width < UINT32_MAX ? (uint32_t)width : UINT32_MAX;
         anchor->pair = timebase.pair;
-        /* The clock stands at what it has shown until the kernel's has caught up. */
-        ct_raise(&slot->floor_ns, ct_load(&slot->last_ns));
         i = (int)atomic_exchange_explicit(&slot->current, (uint32_t)i, memory_order_release);
         atomic_store_explicit(&slot->sequence, ct_load(&slot->sequence) + 1, memory_order_release);
         ct_anchor_free(slot, i);

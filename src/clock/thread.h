@@ -13,7 +13,8 @@
  * A signal handler may read the clock in the middle of a read. It may take a new anchor; it bumps
  * `version`, and the interrupted read sees that and is made anew. Or it comes later, when that has
  * been checked: then it leaves a later `last_ns`, which the interrupted read must not replace by its
- * own, hence the compare-and-replace: what stands there is never less than what was returned.
+ * own, hence the compare-and-replace: what stands there is never less than what was returned, and
+ * nothing less is returned after it, whichever of two interleaved slow paths put its anchor last.
  */
 #include "account/runtime.h"
 #include "clock/clock.h"
@@ -37,6 +38,8 @@ static inline __attribute__((always_inline)) bool ct_thread_fast(struct ct_slot 
         floor_ns = ct_load(&slot->floor_ns);
         if (__builtin_expect(ns < floor_ns, 0))
                 ns = floor_ns;
+        if (__builtin_expect(ns < last_ns, 0))
+                ns = last_ns;
         ct_compiler_barrier();
         if (__builtin_expect(ct_load(&slot->version) != version, 0))
                 return false;

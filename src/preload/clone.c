@@ -11,8 +11,6 @@
  * - Any other process in our memory, and any thread that shares its thread-local storage with
  *   another: two would answer to one name, at the same time. There is no saying when that ends, so
  *   from here on the kernel serves this memory's clocks, for ever.
- *
- * Passing arguments that the caller did not give is harmless, libc's clone() reads them, too.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -37,14 +35,19 @@ CT_EXPORT int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...) {
         struct ct_slot *slot = ct_self.slot;
         uint32_t vforked = ct_self.vforked;
         bool borrows = false;
-        void *parent_tid, *tls, *child_tid;
+        void *parent_tid = NULL, *tls = NULL, *child_tid = NULL;
+        const int tid_flags = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
         va_list ap;
         int r;
 
+        /* Optional arguments are there up to the last that a flag asks for. */
         va_start(ap, arg);
-        parent_tid = va_arg(ap, void *);
-        tls = va_arg(ap, void *);
-        child_tid = va_arg(ap, void *);
+        if (flags & (CLONE_PARENT_SETTID | CLONE_PIDFD | CLONE_SETTLS | tid_flags))
+                parent_tid = va_arg(ap, void *);
+        if (flags & (CLONE_SETTLS | tid_flags))
+                tls = va_arg(ap, void *);
+        if (flags & tid_flags)
+                child_tid = va_arg(ap, void *);
         va_end(ap);
 
         if (__builtin_expect(!next, 0)) {

@@ -64,8 +64,9 @@ if [ "$case" = notsc ]; then
         expect "the event's page has cap_user_time=0" '^cap_user_time=0 ' "$build/tests/perf_page"
         expect "doctor: header is usable" '^ *header +yes' "$build/cputime" doctor
         expect "doctor: ring is usable" '^ *ring +yes' "$build/cputime" doctor
-        promises root header child_starts_at_zero idle_costs_nothing
-        promises root ring child_starts_at_zero idle_costs_nothing
+        # The scheduler's clock is the tick's here, so the kernel's answers jump by 4 ms: no bounds.
+        promises root header idle_costs_nothing
+        promises root ring idle_costs_nothing
         exit 0
 fi
 
