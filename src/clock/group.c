@@ -250,8 +250,8 @@ static uint32_t ct_cpus_possible(void) {
 
 /*
  * Makes every thread a member. A thread may be born while the list is read, by one that is not
- * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0 or
- * -errno; -EAGAIN: so many threads are not paid for by what all of them have asked yet.
+ * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0; 1 if a
+ * thread is just ending, which has to be waited for; or -errno; -EAGAIN: so many threads are not paid for by what all of them have asked yet.
  */
 static int ct_group_scan(struct ct_process *p) {
         _Alignas(8) char buffer[2048];
@@ -278,7 +278,7 @@ static int ct_group_scan(struct ct_process *p) {
                 goto out;
         }
         for (unsigned int pass = 0; pass < 16; pass++) {
-                bool found = false;
+                bool found = false, ending = false;
 
                 while ((n = syscall(SYS_getdents64, fd, buffer, sizeof(buffer))) > 0) {
                         for (char *at = buffer; at < buffer + n;) {
@@ -288,6 +288,10 @@ static int ct_group_scan(struct ct_process *p) {
                                 at += entry->d_reclen;
                                 if (tid == 0)
                                         continue;
+                                if (ct_thread_ending(p, tid)) {
+                                        ending = true;
+                                        continue;
+                                }
                                 r = ct_group_add(p, tid);
                                 if (r < 0)
                                         goto out;
@@ -301,7 +305,8 @@ static int ct_group_scan(struct ct_process *p) {
                 }
                 r = 0;
                 if (!found) {
-                        p->complete = 1;
+                        p->complete = !ending;
+                        r = ending;
                         break;
                 }
                 (void)syscall(SYS_lseek, fd, 0, SEEK_SET);
@@ -504,6 +509,8 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                                 ct_group_give_up(p, r);
                                 return false;
                         }
+                        if (r > 0)
+                                break;
                         if (!p->complete || ct_group_look(p) < 0)
                                 continue;
                 }

@@ -322,6 +322,9 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
         if (!ct_process_enter(p, &mask))
                 return NULL;
         tid = (pid_t)syscall(SYS_gettid);
+        for (unsigned int i = 0; i < CT_ENDINGS; i++)
+                if (p->endings[i].tid == tid)
+                        p->endings[i].tid = 0;
         slot = tid > 0 ? ct_slot_find(p, tid) : NULL;
         /* Made by a sibling; if for a thread that had the id before, its event is not this one's. */
         if (slot && (slot->attached || !ct_load(&slot->ring) || ct_perf_exited(ct_slot_ring(p, slot)))) {
@@ -338,6 +341,18 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
         if (slot && ct_end_key_usable)
                 (void)pthread_setspecific(ct_end_key, slot);
         return slot;
+}
+
+/* So long an ended thread's id is believed to be still its own, and not a new thread's. */
+#define CT_ENDING_NS (20 * CT_NSEC_PER_MSEC)
+
+bool ct_thread_ending(const struct ct_process *p, pid_t tid) {
+        uint64_t now_ns = ct_vdso_raw_ns();
+
+        for (unsigned int i = 0; i < CT_ENDINGS; i++)
+                if (p->endings[i].tid == tid && now_ns - p->endings[i].at_ns < CT_ENDING_NS)
+                        return true;
+        return false;
 }
 
 /* Runs in the ending thread. Later readers in it, other destructors, are served by the kernel. */
@@ -362,6 +377,10 @@ static void ct_thread_end(void *unused) {
                 struct timespec ts = { .tv_nsec = 100 * (long)CT_NSEC_PER_USEC };
 
                 if (ct_process_enter(p, &mask)) {
+                        uint32_t n = p->n_endings++ % CT_ENDINGS;
+
+                        p->endings[n].tid = ct_load(&slot->tid);
+                        p->endings[n].at_ns = ct_vdso_raw_ns();
                         ct_slot_release(p, slot);
                         p->complete = 0;
                         ct_process_leave(p, &mask);

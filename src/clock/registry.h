@@ -46,6 +46,9 @@
 #define CT_TID_ENDED (-1)
 #define CT_TID_STUCK (-2)
 
+/* Threads that have just ended, remembered: see ct_thread_ending(). */
+#define CT_ENDINGS 32
+
 /* Anchors of a slot: one in force, the others for slow paths that interrupt each other. */
 #define CT_ANCHORS 4
 
@@ -160,6 +163,11 @@ struct ct_process {
         _Atomic int refusal_error;
         const char *_Atomic refusal_step;
 
+        struct {
+                pid_t tid;
+                uint64_t at_ns;
+        } endings[CT_ENDINGS];          /* threads that gave their slot back and are about to end */
+        uint32_t n_endings;
         struct ct_look looks[CT_MEMBERS_MAX];
         struct ct_member members[CT_MEMBERS_MAX];
 };
@@ -192,6 +200,12 @@ struct ct_slot *ct_slot_own(struct ct_process *p);
 /* Under the lock: the slot of TID, NULL if none; a fresh one, NULL if there is no room. */
 struct ct_slot *ct_slot_find(struct ct_process *p, pid_t tid);
 struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid);
+
+/*
+ * Under the lock: whether TID is, most likely, a thread that has run its last destructor and will
+ * be gone in microseconds. An event opened on it would outlive it until the next process anchor.
+ */
+bool ct_thread_ending(const struct ct_process *p, pid_t tid);
 
 /* Under the lock: events down, what it knew into the process's record, free. */
 void ct_slot_release(struct ct_process *p, struct ct_slot *slot);
