@@ -110,7 +110,6 @@ void cputime_sample_read(struct cputime_sample *ret_sample);
  * see siblings run, the process clock is served by the kernel.
  * Not async-signal-safe. Returns 0, or
  *   -EINVAL  BACKEND is not one of enum cputime_backend
- *   -EBUSY   the process has already read a clock with another backend in force
  */
 int cputime_backend_set(enum cputime_backend backend);
 

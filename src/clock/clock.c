@@ -53,7 +53,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         atomic_fetch_add_explicit(&p->n_visitors, 1, memory_order_seq_cst);
         /* Before asking: what its thread was shown before this call began. */
         slot = ct_slot_find(p, tid);
-        shown_ns = slot ? ct_max(ct_acquire(&slot->last_ns), ct_load(&slot->floor_ns)) : 0;
+        shown_ns = slot ? ct_slot_shown(slot) : 0;
         r = ct_ask_thread_of(tid, &ns);
         /* It may have taken its first anchor just before we asked, a little behind our answer. */
         if (!slot)

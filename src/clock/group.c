@@ -75,7 +75,7 @@ static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
                 uint64_t n = 0;
 
                 for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++, n++)
-                        sum += ct_acquire(&ct_slot_at(i)->last_ns);
+                        sum += ct_slot_shown(ct_slot_at(i));
                 if (!(sequence & 1) &&
                     ct_acquire(&p->slots_sequence) == sequence)
                         return sum <= kernel_ns + n * 2 * CPUTIME_ANCHOR_NS ? sum : 0;
@@ -117,7 +117,8 @@ static void ct_group_raise_floor(struct ct_process *p) {
 
         if (life) {
                 age = ct_time_now_ordered(ct_load(&p->counter)) - ct_load(&p->start);
-                ct_raise(&p->floor_ns, ct_group_at(p, age < life ? age : life) + CT_SKEW_NS);
+                ct_raise(&p->floor_ns, ct_group_at(p, age < life ? age : life) +
+                         CT_SKEW_NS * ct_load(&p->nr_running));
         }
 }
 
@@ -253,9 +254,10 @@ static uint32_t ct_cpus_possible(void) {
  * watched yet: so until a pass finds nobody new. From there on fork records tell. Returns 0; 1 if a
  * thread is just ending, which has to be waited for; or -errno; -EAGAIN: so many threads are not paid for by what all of them have asked yet.
  */
-static int ct_group_scan(struct ct_process *p) {
+static int ct_group_scan(struct ct_process *p, pid_t self) {
         _Alignas(8) char buffer[2048];
         uint64_t asked = 0;
+        bool own = false;
         struct stat st;
         int saved_errno = errno, r = 0;
         long fd, n;
@@ -272,6 +274,11 @@ static int ct_group_scan(struct ct_process *p) {
         for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
                 asked += ct_load(&ct_slot_at(i)->asked_group);
         /* The directory has a link for each thread, and two. */
+        if (fstat((int)fd, &st) == 0 && st.st_nlink > CT_MEMBERS_MAX + 2) {
+                ct_process_refused(p, E2BIG, "watching more threads");
+                r = -E2BIG;
+                goto out;
+        }
         if (!ct_load(&p->group) && ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO &&
             fstat((int)fd, &st) == 0 && asked < CT_GROUP_READS_PER_THREAD * (st.st_nlink - 2)) {
                 r = -EAGAIN;
@@ -288,6 +295,7 @@ static int ct_group_scan(struct ct_process *p) {
                                 at += entry->d_reclen;
                                 if (tid == 0)
                                         continue;
+                                own |= tid == self;
                                 if (ct_thread_ending(p, tid)) {
                                         ending = true;
                                         continue;
@@ -304,6 +312,12 @@ static int ct_group_scan(struct ct_process *p) {
                         goto out;
                 }
                 r = 0;
+                if (!own) {
+                        /* A /proc of another pid namespace: its numbers are not our threads'. */
+                        ct_process_refused(p, EOPNOTSUPP, "/proc/self/task");
+                        r = -EOPNOTSUPP;
+                        goto out;
+                }
                 if (!found) {
                         p->complete = !ending;
                         r = ending;
@@ -504,7 +518,7 @@ static bool ct_group_anchor(struct ct_process *p, struct ct_slot *slot, uint64_t
                 if (!p->complete) {
                         /* A filter that came after the group was enrolled is respected too. */
                         r = ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ct_sandboxed() ?
-                                ct_group_sandboxed(p) : ct_group_scan(p);
+                                ct_group_sandboxed(p) : ct_group_scan(p, ct_load(&slot->tid));
                         if (r < 0) {
                                 ct_group_give_up(p, r);
                                 return false;
@@ -549,6 +563,8 @@ static void ct_group_gained(struct ct_process *p) {
         p->balance += gained < 2 * CT_BALANCE_MAX ? (int32_t)gained : 2 * CT_BALANCE_MAX;
         if (p->balance > CT_BALANCE_MAX)
                 p->balance = CT_BALANCE_MAX;
+        if (p->balance < 2 * CT_BALANCE_RETREAT)
+                p->balance = 2 * CT_BALANCE_RETREAT;
 }
 
 static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {

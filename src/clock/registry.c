@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -27,6 +28,9 @@
 /* Once in so many new slots, look for those whose threads ended without a word. */
 #define CT_REAP_EVERY 64
 
+/* And not more often than this: with the table full, every read of a thread without would. */
+#define CT_REAP_NS (100 * CT_NSEC_PER_MSEC)
+
 _Thread_local struct ct_self ct_self __attribute__((tls_model("initial-exec")));
 
 _Atomic uint32_t ct_disabled, ct_mode;
@@ -35,7 +39,7 @@ _Atomic uint32_t ct_disabled, ct_mode;
 _Atomic(struct ct_process *) ct_process;
 static _Atomic uint32_t ct_next_slot;
 
-/* How a thread's end is told; unusable (-1) leaves it to the reaper. */
+/* How a thread's end is told; where it is not usable that is left to the reaper. */
 static pthread_key_t ct_end_key;
 static bool ct_end_key_usable;
 
@@ -115,6 +119,8 @@ struct ct_process *ct_process_get(void) {
                 if (ct_process_enter(p, &mask)) {
                         pid_t pid = (pid_t)syscall(SYS_getpid);
 
+                        errno = saved_errno;
+
                         /* A sandbox may forbid to ask. */
                         if (!ct_load(&p->pid) && pid > 0) {
                                 ct_store(&p->first_slot, ct_slots_end());
@@ -185,7 +191,8 @@ int ct_slot_map(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind ki
         if (r < 0) {
                 if (r != -ESRCH)
                         ct_process_refused(p, -r, step);
-                return r;
+                /* At this step it is the locked-memory quota, and that can pass. */
+                return r == -EPERM && strcmp(step, "mmap") == 0 ? -ENOMEM : r;
         }
         ct_release(kind == CT_PERF_RING ? &slot->ring : &slot->header, 1);
         ct_store(&p->enrolled, 1);
@@ -202,7 +209,8 @@ void ct_slot_unmap(struct ct_process *p, struct ct_slot *slot, enum ct_perf_kind
 
 struct ct_slot *ct_slot_find(struct ct_process *p, pid_t tid) {
         for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++)
-                if (ct_load(&ct_slot_at(i)->tid) == tid)
+                /* After a visitor has counted itself: pairs with the exchange in ct_slot_release(). */
+                if (atomic_load_explicit(&ct_slot_at(i)->tid, memory_order_seq_cst) == tid)
                         return ct_slot_at(i);
         return NULL;
 }
@@ -242,7 +250,9 @@ struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid) {
         struct ct_slot *slot = ct_slot_unused(p);
         uint32_t next = ct_load(&ct_next_slot);
 
-        if (!slot && next > ct_slots_first(p) && next % CT_REAP_EVERY == 0) {
+        if (!slot && next > ct_slots_first(p) && next % CT_REAP_EVERY == 0 &&
+            ct_vdso_raw_ns() - p->reaped_ns > CT_REAP_NS) {
+                p->reaped_ns = ct_vdso_raw_ns();
                 ct_slots_reap(p);
                 slot = ct_slot_unused(p);
         }
@@ -274,7 +284,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_raise(&p->floor_ns, ct_load(&slot->group_last_ns));
         /* Whoever adds up the threads meanwhile would count this one twice: see ct_threads_last. */
         atomic_fetch_add_explicit(&p->slots_sequence, 1, memory_order_seq_cst);
-        atomic_fetch_add_explicit(&p->ended_last_ns, ct_load(&slot->last_ns), memory_order_release);
+        atomic_fetch_add_explicit(&p->ended_last_ns, ct_slot_shown(slot), memory_order_release);
         ct_slot_unmap(p, slot, CT_PERF_HEADER);
         ct_slot_unmap(p, slot, CT_PERF_RING);
 
@@ -305,6 +315,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
 struct ct_slot *ct_slot_own(struct ct_process *p) {
         struct ct_slot *slot = ct_self.slot;
         struct ct_signal_mask mask;
+        int saved_errno;
         pid_t tid;
 
         if (slot) {
@@ -321,7 +332,9 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
 
         if (!ct_process_enter(p, &mask))
                 return NULL;
+        saved_errno = errno;
         tid = (pid_t)syscall(SYS_gettid);
+        errno = saved_errno;
         for (unsigned int i = 0; i < CT_ENDINGS; i++)
                 if (p->endings[i].tid == tid)
                         p->endings[i].tid = 0;
@@ -364,14 +377,14 @@ static void ct_thread_end(void *unused) {
         ct_self.ended = 1;
         if (!slot || !p || !ct_load(&slot->tid))
                 return;
-        ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
+        ct_self.slot = NULL;
+        ct_self.floor_ns = ct_slot_shown(slot);
         /*
          * Readers of this thread's clock have the kernel alone to ask from here on. Where the
          * thread was ahead of it, by no more than an anchor's life, it stays until it is not.
          */
         for (unsigned int i = 0; i < 4096 && ct_ask_thread() < ct_self.floor_ns; i++)
                 ;
-        ct_self.slot = NULL;
         /* Its holder wants microseconds, and may have been preempted; else the reaper finds us. */
         for (unsigned int i = 0; i < 1000; i++) {
                 struct timespec ts = { .tv_nsec = 100 * (long)CT_NSEC_PER_USEC };
@@ -394,6 +407,14 @@ static void ct_thread_end(void *unused) {
 }
 
 static void ct_forked_child(void) {
+        struct ct_process *p = ct_process_peek();
+
+        /* A handler of somebody else's, which ran before, read a clock: the child has begun. */
+        if (p && ct_load(&p->pid)) {
+                ct_self.ended = 0;
+                ct_self.floor_ns = 0;
+                return;
+        }
         ct_self = (struct ct_self){};
         ct_store(&ct_next_slot, 0);
 }

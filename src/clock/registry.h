@@ -168,6 +168,7 @@ struct ct_process {
                 uint64_t at_ns;
         } endings[CT_ENDINGS];          /* threads that gave their slot back and are about to end */
         uint32_t n_endings;
+        uint64_t reaped_ns;             /* when ended threads were last looked for */
         struct ct_look looks[CT_MEMBERS_MAX];
         struct ct_member members[CT_MEMBERS_MAX];
 };
@@ -253,6 +254,13 @@ static inline void ct_raise(_Atomic uint64_t *floor, uint64_t value) {
 
 static inline uint64_t ct_max(uint64_t a, uint64_t b) {
         return a > b ? a : b;
+}
+
+/* What anybody was shown for the clock of SLOT's thread; 0 for a slot that is nobody's. */
+static inline uint64_t ct_slot_shown(const struct ct_slot *slot) {
+        if (ct_acquire(&slot->tid) <= 0)
+                return 0;
+        return ct_max(ct_acquire(&slot->last_ns), ct_acquire(&slot->floor_ns));
 }
 
 #endif /* CT_REGISTRY_H */

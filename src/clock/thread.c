@@ -68,7 +68,9 @@ int ct_ask_thread_of(pid_t tid, uint64_t *ret_ns) {
 }
 
 static uint64_t ct_slot_fast_count(const struct ct_slot *slot) {
-        return ct_load(&slot->version) - ct_load(&slot->slow_versions);
+        uint64_t slow = ct_acquire(&slot->slow_versions);
+
+        return ct_load(&slot->version) - slow;
 }
 
 void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_BACKEND_MAX]) {
@@ -104,8 +106,9 @@ static uint64_t ct_thread_return(struct ct_slot *slot, uint64_t ns) {
         ns = ct_max(ns, ct_load(&slot->last_ns));
         ns = ct_max(ns, ct_load(&slot->floor_ns));
         ct_raise(&slot->last_ns, ns);
-        ct_count(&slot->slow_versions);
-        ct_count(&slot->version);
+        /* In this order, so that who subtracts them never gets less than nothing. */
+        ct_release(&slot->version, ct_load(&slot->version) + 1);
+        ct_release(&slot->slow_versions, ct_load(&slot->slow_versions) + 1);
         return ns;
 }
 
@@ -276,6 +279,8 @@ static bool ct_thread_pays(struct ct_slot *slot, uint32_t switched) {
         slot->version_at_anchor = ct_load(&slot->version) + 1;  /* this read is not a gain */
         balance += gained < CT_BALANCE_MAX ? (int64_t)gained : CT_BALANCE_MAX;
         balance -= switched < CT_BALANCE_MAX ? (int64_t)switched : CT_BALANCE_MAX;
+        if (balance < 2 * CT_BALANCE_RETREAT)
+                balance = 2 * CT_BALANCE_RETREAT;
         slot->balance = balance > CT_BALANCE_MAX ? CT_BALANCE_MAX : (int32_t)balance;
         return slot->mode != CPUTIME_BACKEND_AUTO || slot->balance > CT_BALANCE_RETREAT;
 }
@@ -296,6 +301,9 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
                 /* The group gave up; the thread's own reads had paid for an event of its own. */
                 ct_thread_set_backend(slot, CPUTIME_BACKEND_SYSCALL);
                 slot->enrol_at = 0;
+        } else if (ct_load(&slot->backend) == CPUTIME_BACKEND_HEADER && !ct_load(&slot->header)) {
+                /* A handler enrolled in the middle of a retreat. */
+                ct_thread_set_backend(slot, CPUTIME_BACKEND_SYSCALL);
         } else if (ct_load(&slot->backend) == CPUTIME_BACKEND_HEADER && mode == CPUTIME_BACKEND_AUTO &&
                    ct_acquire(&slot->ring)) {
                 /* One event is enough, and the group needs the ring. */

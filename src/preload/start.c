@@ -62,11 +62,8 @@ static void ct_start_backend(const char *name) {
                                "cputime: CPUTIME_BACKEND=%.100s is no backend (auto, syscall, "
                                "ring, header): going on with auto\n", name);
                 ct_say(text);
-        } else if (backend != CPUTIME_BACKEND_AUTO && cputime_backend_set(backend) < 0) {
-                (void)snprintf(text, sizeof(text),
-                               "cputime: CPUTIME_BACKEND=%s has no effect: a library read a clock "
-                               "before the drop-in was initialised\n", name);
-                ct_say(text);
+        } else {
+                (void)cputime_backend_set(backend);
         }
 }
 

@@ -137,12 +137,6 @@ const uint32_t *ct_perf_change_word(enum ct_perf_kind kind, const void *address)
         return word;
 }
 
-bool ct_perf_has_user_time(const void *address) {
-        const struct perf_event_mmap_page *page = address;
-
-        return page->cap_user_time;
-}
-
 /* A record's words may wrap at the end of the data page; they are multiples of eight bytes. */
 static uint64_t ct_perf_word(const uint64_t *data, uint32_t n_words, uint32_t byte_offset) {
         return __atomic_load_n(&data[byte_offset / 8 % n_words], __ATOMIC_RELAXED);

@@ -65,9 +65,6 @@ int ct_perf_poison(enum ct_perf_kind kind, void *address);
 /* Where the change word of a mapping is. */
 const uint32_t *ct_perf_change_word(enum ct_perf_kind kind, const void *address);
 
-/* The capability bits of a mapped event's page, for the probe: does it carry the TSC's scale? */
-bool ct_perf_has_user_time(const void *address);
-
 /* Whether the last record of the ring at ADDRESS says that its thread ended. */
 bool ct_perf_exited(const void *address);
 
