@@ -106,7 +106,7 @@ static uint64_t lie(uint64_t true_ns, int who) {
                 return true_ns + 30 * switches(who);
         case LIAR_CRASHES:
                 if (atomic_fetch_add(&n_reads, 1) == 1000)
-                        (void)raise(SIGKILL);
+                        (void)raise(SIGABRT);
                 return true_ns;
         default:
                 return true_ns;

@@ -32,7 +32,7 @@ static const struct {
         { LIAR_UNCOVERED, "uncovered", "5", "idle", "the process clock was behind its threads" },
         { LIAR_ADDS_UP_READS, "adds up reads", "5", "threads",
           "the process clock was beyond the bound" },
-        { LIAR_CRASHES, "crashes", "5", "idle", "the phase was killed by signal 9" },
+        { LIAR_CRASHES, "crashes", "5", "idle", "the phase was killed by signal 6" },
 };
 
 /* Runs verify as a program of its own; the JSON lands in PATH. Returns the exit status. */
