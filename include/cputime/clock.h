@@ -71,7 +71,8 @@ enum cputime_backend {
 /*
  * CPU time that the calling thread has used, in nanoseconds since it began. Cannot fail.
  * System calls: none on the fast path; one after each context switch that is noticed and one per
- * CPUTIME_ANCHOR_NS of running; one a read until the thread is enrolled.
+ * CPUTIME_ANCHOR_NS of running, repeated up to twice where the asking itself was interrupted; one a
+ * read until the thread is enrolled.
  */
 uint64_t cputime_thread_ns(void);
 

@@ -25,7 +25,8 @@
 #define WARM_UP 20000   /* far beyond what a lazy library waits for before it enrols */
 /* Calls per anchor of P, as the header promises: P, the caller's clock, two masks; then siblings. */
 #define PROCESS_CALLS 4
-#define SLACK 16        /* a switch or an anchor at either end, per call of them */
+/* A switch or an anchor at either end; and an asking that was interrupted is repeated, twice at most. */
+#define SLACK 64
 
 static bool thread_is_fast, process_is_fast;
 static _Atomic bool sibling_over;
