@@ -34,11 +34,7 @@ static uint64_t wall_ns(void) {
 }
 
 static int read_monotonic(uint64_t value[]) {
-        struct timespec ts;
-        int r = clock_gettime(CLOCK_MONOTONIC, &ts);
-
-        value[0] = (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-        return r;
+        return client_read_clock(CLOCK_MONOTONIC, value);
 }
 
 static void loop_monotonic(struct client_thread *thread) {
