@@ -65,8 +65,9 @@ enum cputime_backend {
         CPUTIME_BACKEND_SYSCALL = 1,    /* the kernel, every time: the reference */
         CPUTIME_BACKEND_RING = 2,       /* switch records that the kernel writes to a mapped ring */
         CPUTIME_BACKEND_HEADER = 3,     /* the sequence count in the header page of a perf event */
+        CPUTIME_BACKEND_PAGE = 4,       /* accounts that a BPF program publishes: needs cputimed */
 };
-#define CPUTIME_BACKEND_MAX 4
+#define CPUTIME_BACKEND_MAX 5
 
 /*
  * CPU time that the calling thread has used, in nanoseconds since it began. Cannot fail.
@@ -114,7 +115,7 @@ void cputime_sample_read(struct cputime_sample *ret_sample);
  */
 int cputime_backend_set(enum cputime_backend backend);
 
-/* "auto", "syscall", "ring", "header"; NULL for anything else. Static strings. */
+/* "auto", "syscall", "ring", "header", "page"; NULL for anything else. Static strings. */
 const char *cputime_backend_name(enum cputime_backend backend);
 
 /* The backend of that name. Returns 0, or -EINVAL; on failure *ret_backend is untouched. */

@@ -133,6 +133,13 @@ uint64_t ct_vdso_raw_ns(void) {
         return ct_nsec_from_timespec(&ts);
 }
 
+uint64_t ct_vdso_monotonic_ns(void) {
+        struct timespec ts = {};
+
+        (void)ct_vdso_clock_gettime(CLOCK_MONOTONIC, &ts);
+        return ct_nsec_from_timespec(&ts);
+}
+
 uint64_t ct_vdso_coarse_ns(void) {
         struct timespec ts = {};
 

@@ -23,6 +23,9 @@ int ct_sys_clock_gettime(clockid_t clockid, struct timespec *ret_ts);
 /* CLOCK_MONOTONIC_RAW in nanoseconds, the time base of switch records. */
 uint64_t ct_vdso_raw_ns(void);
 
+/* CLOCK_MONOTONIC in nanoseconds, the time base of the page. */
+uint64_t ct_vdso_monotonic_ns(void);
+
 /* CLOCK_MONOTONIC_COARSE in nanoseconds: moves once per kernel tick, costs a few loads. */
 uint64_t ct_vdso_coarse_ns(void);
 

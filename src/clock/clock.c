@@ -7,27 +7,57 @@
 
 #include "clock/clock.h"
 #include "clock/group.h"
+#include "clock/page.h"
 #include "clock/thread.h"
 #include "cputime/clock.h"
 
 #define CT_PUBLIC __attribute__((visibility("default")))
 
+/* The fast paths; false: none serves now. */
+static inline __attribute__((always_inline)) bool
+ct_thread_read(struct ct_slot *slot, uint64_t *ret_ns, enum cputime_backend *ret_backend) {
+        const struct ct_page_slot *own;
+
+        if (!CT_FAST_CLOCKS || __builtin_expect(!slot, 0))
+                return false;
+        own = ct_load(&slot->page);
+        if (own) {
+                *ret_backend = CPUTIME_BACKEND_PAGE;
+                return ct_thread_page_fast(slot, own, ret_ns);
+        }
+        *ret_backend = ct_load(&slot->backend);
+        return ct_thread_fast(slot, ret_ns);
+}
+
+static inline __attribute__((always_inline)) bool
+ct_process_read(struct ct_slot *slot, uint64_t *ret_ns, enum cputime_backend *ret_backend) {
+        const union ct_page_entry *page;
+        struct ct_process *p;
+
+        if (!CT_FAST_CLOCKS || __builtin_expect(!slot, 0))
+                return false;
+        p = ct_process_peek();
+        page = ct_acquire(&p->page);
+        if (page) {
+                *ret_backend = CPUTIME_BACKEND_PAGE;
+                return ct_group_page_fast(p, slot, page, ret_ns);
+        }
+        *ret_backend = CPUTIME_BACKEND_RING;
+        return ct_group_fast(p, slot, ret_ns);
+}
+
 CT_PUBLIC uint64_t cputime_thread_ns(void) {
-        struct ct_slot *slot = ct_self.slot;
+        enum cputime_backend backend;
         uint64_t ns;
 
-        if (CT_FAST_CLOCKS && slot && ct_thread_fast(slot, &ns))
-                return ns;
-        return ct_thread_slow(NULL);
+        return ct_thread_read(ct_self.slot, &ns, &backend) ? ns : ct_thread_slow(NULL);
 }
 
 CT_PUBLIC uint64_t cputime_process_ns(void) {
-        struct ct_slot *slot = ct_self.slot;
+        enum cputime_backend backend;
         uint64_t ns;
 
-        if (CT_FAST_CLOCKS && slot && ct_group_fast(ct_process_peek(), slot, &ns))
-                return ns;
-        return ct_process_slow(NULL);
+        return ct_process_read(ct_self.slot, &ns, &backend) ? ns : ct_process_slow(NULL);
 }
 
 CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
@@ -51,6 +81,10 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         }
 
         atomic_fetch_add_explicit(&p->n_visitors, 1, memory_order_seq_cst);
+        if (ct_thread_page_of(p, tid, ret_ns)) {
+                atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);
+                return 0;
+        }
         /* Before asking: what its thread was shown before this call began. */
         slot = ct_slot_find(p, tid);
         shown_ns = slot ? ct_slot_shown(slot) : 0;
@@ -61,6 +95,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         /* More than a thread can be ahead: the slot is of one that had the id before. */
         if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
                 ns = ct_max(ns, shown_ns);
+                ct_thread_page_shown(p, slot, tid, ns);
                 ct_raise(&slot->floor_ns, ns);
         }
         atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);
@@ -72,17 +107,9 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
 }
 
 CT_PUBLIC void cputime_sample_read(struct cputime_sample *ret_sample) {
-        struct ct_slot *slot = ct_self.slot;
-
-        if (CT_FAST_CLOCKS && slot && ct_thread_fast(slot, &ret_sample->thread_ns))
-                ret_sample->thread_backend = ct_load(&slot->backend);
-        else
+        if (!ct_thread_read(ct_self.slot, &ret_sample->thread_ns, &ret_sample->thread_backend))
                 ret_sample->thread_ns = ct_thread_slow(&ret_sample->thread_backend);
-
-        slot = ct_self.slot;
-        if (CT_FAST_CLOCKS && slot && ct_group_fast(ct_process_peek(), slot, &ret_sample->process_ns))
-                ret_sample->process_backend = CPUTIME_BACKEND_RING;
-        else
+        if (!ct_process_read(ct_self.slot, &ret_sample->process_ns, &ret_sample->process_backend))
                 ret_sample->process_ns = ct_process_slow(&ret_sample->process_backend);
 }
 
@@ -90,6 +117,9 @@ CT_PUBLIC int cputime_backend_set(enum cputime_backend backend) {
         if ((unsigned int)backend >= CPUTIME_BACKEND_MAX)
                 return -EINVAL;
         ct_store(&ct_mode, (uint32_t)backend);
+        if (backend != CPUTIME_BACKEND_AUTO && backend != CPUTIME_BACKEND_PAGE && !ct_self.vforked &&
+            ct_process_peek())
+                ct_page_leave(ct_process_peek());
         return 0;
 }
 
@@ -98,6 +128,7 @@ static const char *const ct_backend_names[CPUTIME_BACKEND_MAX] = {
         [CPUTIME_BACKEND_SYSCALL] = "syscall",
         [CPUTIME_BACKEND_RING] = "ring",
         [CPUTIME_BACKEND_HEADER] = "header",
+        [CPUTIME_BACKEND_PAGE] = "page",
 };
 
 CT_PUBLIC const char *cputime_backend_name(enum cputime_backend backend) {

@@ -34,6 +34,7 @@
 #include "base/signals.h"
 #include "clock/clock.h"
 #include "clock/group.h"
+#include "clock/page.h"
 
 /* Answers of the kernel to one thread before all threads are watched: at least, and for each. */
 #define CT_GROUP_READS 256
@@ -99,12 +100,12 @@ uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
         /* Before asking: values returned before this call are found, and the kernel's is later. */
         if (!p || !ct_acquire(&p->enrolled))
                 return ct_ask_process();
-        ns = ct_group_last(p);
+        ns = ct_max(ct_group_last(p), ct_group_page_bound(p));
         kernel_ns = ct_ask_process();
         ns = ct_max(ns, ct_threads_last(p, kernel_ns));
         ns = ct_max(ns, kernel_ns);
         /* For readers of an anchor that does not know this value yet. */
-        if (ns > kernel_ns || ct_load(&p->group))
+        if (ns > kernel_ns || ct_load(&p->group) || ct_load(&p->page))
                 ct_raise(&p->floor_ns, ns);
         if (slot)
                 ct_raise(&slot->group_last_ns, ns);
@@ -573,11 +574,15 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
         bool served = false;
 
         if (!ct_load(&p->group)) {
-                if (mode != CPUTIME_BACKEND_AUTO && mode != CPUTIME_BACKEND_RING)
+                if (mode == CPUTIME_BACKEND_SYSCALL || mode == CPUTIME_BACKEND_HEADER ||
+                    (mode == CPUTIME_BACKEND_AUTO && ct_load(&slot->asked_group) < CT_GROUP_READS))
                         return false;
-                if (mode == CPUTIME_BACKEND_AUTO &&
-                    (ct_load(&slot->asked_group) < CT_GROUP_READS ||
-                     (ct_load(&p->group_at_ns) && ct_vdso_coarse_ns() < ct_load(&p->group_at_ns))))
+                if (mode != CPUTIME_BACKEND_RING &&
+                    !(mode == CPUTIME_BACKEND_AUTO && ct_sandboxed()) && ct_page_try(p))
+                        return false;
+                if (mode == CPUTIME_BACKEND_PAGE ||
+                    (mode == CPUTIME_BACKEND_AUTO && ct_load(&p->group_at_ns) &&
+                     ct_vdso_coarse_ns() < ct_load(&p->group_at_ns)))
                         return false;
         }
         if (!ct_process_enter(p, &mask))
@@ -601,6 +606,7 @@ out:
 }
 
 uint64_t ct_process_slow(enum cputime_backend *ret_backend) {
+        enum cputime_backend backend = CPUTIME_BACKEND_SYSCALL;
         struct ct_process *p;
         struct ct_slot *slot;
         uint64_t ns;
@@ -618,12 +624,15 @@ uint64_t ct_process_slow(enum cputime_backend *ret_backend) {
                         atomic_fetch_add_explicit(&p->early_reads, 1, memory_order_relaxed);
                 return ct_group_ask(p, NULL);
         }
-        if (ct_group_serve(p, slot, &ns)) {
-                if (ret_backend)
-                        *ret_backend = CPUTIME_BACKEND_RING;
-        } else {
+        if (ct_group_page_slow(p, slot, &ns, &backend))
+                goto out;
+        if (ct_group_serve(p, slot, &ns))
+                backend = CPUTIME_BACKEND_RING;
+        else
                 ns = ct_group_ask(p, slot);
-        }
         ct_count(&slot->asked_group);
+out:
+        if (ret_backend)
+                *ret_backend = backend;
         return ns;
 }

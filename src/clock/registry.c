@@ -20,6 +20,7 @@
 #include "base/nsec.h"
 #include "base/signals.h"
 #include "clock/clock.h"
+#include "clock/page.h"
 #include "clock/registry.h"
 
 /* Reads that a thread makes before it gets a slot: most threads of most programs never do. */
@@ -300,6 +301,10 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_store(&slot->asked_thread, 0);
         ct_store(&slot->asked_group, 0);
         ct_store(&slot->n_anchors, 0);
+        ct_store(&slot->page, NULL);
+        ct_store(&slot->page_reads, 0);
+        ct_store(&slot->page_stale, 0);
+        ct_store(&slot->page_lead_ns, 0);
         for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                 ct_store(&slot->fast_before[b], 0);
         slot->balance = 0;
@@ -327,7 +332,9 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
         }
         if (ct_self.ended)
                 return NULL;
-        if (ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ++ct_self.n_early < CT_EARLY_READS)
+        /* With a page nobody is served without a slot: what the kernel says must leave a trace. */
+        if (ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && !ct_load(&p->page) &&
+            ++ct_self.n_early < CT_EARLY_READS)
                 return NULL;
 
         if (!ct_process_enter(p, &mask))
@@ -378,6 +385,7 @@ static void ct_thread_end(void *unused) {
         if (!slot || !p || !ct_load(&slot->tid))
                 return;
         ct_self.slot = NULL;
+        ct_raise(&slot->floor_ns, ct_thread_page_bound(slot));
         ct_self.floor_ns = ct_slot_shown(slot);
         /*
          * Readers of this thread's clock have the kernel alone to ask from here on. Where the
@@ -415,6 +423,7 @@ static void ct_forked_child(void) {
                 ct_self.floor_ns = 0;
                 return;
         }
+        ct_page_forked();
         ct_self = (struct ct_self){};
         ct_store(&ct_next_slot, 0);
 }
@@ -425,4 +434,5 @@ __attribute__((constructor)) static void ct_registry_begin(void) {
         if (pthread_key_create(&ct_end_key, ct_thread_end) == 0)
                 ct_end_key_usable = ct_end_key < 32;
         (void)pthread_atfork(NULL, NULL, ct_forked_child);
+        ct_page_begin();
 }

@@ -71,6 +71,9 @@ struct ct_anchor {
 };
 _Static_assert(sizeof(struct ct_anchor) == 64, "an anchor is one cache line");
 
+union ct_page_entry;
+struct ct_page_slot;
+
 struct ct_slot {
         /* The owner's fast paths. */
         _Atomic uint32_t current;       /* index of the anchor in force */
@@ -80,6 +83,8 @@ struct ct_slot {
         _Atomic uint64_t floor_ns;      /* what anybody returned for it, and anchors must not undercut */
         _Atomic uint64_t group_version; /* the same for the process clock, read by this thread */
         _Atomic uint64_t group_last_ns;
+        const struct ct_page_slot *_Atomic page;        /* where the page has this thread; NULL: no page */
+        _Atomic uint64_t page_reads;    /* of either clock, served by it */
 
         /* The owner's slow path. */
         _Atomic uint32_t anchors_busy __attribute__((aligned(64)));  /* bit i: anchor i is in force or being filled */
@@ -93,6 +98,8 @@ struct ct_slot {
         _Atomic uint64_t asked_thread;  /* reads that the kernel served, by clock */
         _Atomic uint64_t asked_group;
         _Atomic uint64_t n_anchors;
+        _Atomic uint64_t page_stale;    /* reads that the page should have served */
+        _Atomic uint64_t page_lead_ns;  /* the thread's part of the process's */
 
         /* Under the lock. */
         _Atomic uint32_t header __attribute__((aligned(64)));   /* the header event is mapped */
@@ -140,6 +147,15 @@ struct ct_process {
         _Atomic uint32_t anchor_doubt;  /* doubt, as of before the kernel was asked */
         _Atomic uint64_t floor_ns;      /* no process clock may be below */
         _Atomic uint32_t group;         /* the process clock is enrolled */
+
+        /* The page, see page.h. */
+        const union ct_page_entry *_Atomic page __attribute__((aligned(64)));   /* NULL: none */
+        _Atomic uint64_t page_lead_ns;  /* what threads' clocks were ahead of it, summed up */
+        _Atomic uint32_t page_leaving;  /* the floors are just being raised */
+        uint32_t page_progress;         /* under the lock, as the rest */
+        uint32_t page_retries;
+        _Atomic uint64_t page_at_ns;    /* coarse clock before which not to try again */
+        uint64_t page_asked_ns;
 
         /* Slow path only. */
         _Atomic uint64_t ended_last_ns __attribute__((aligned(64)));   /* last_ns of ended threads */

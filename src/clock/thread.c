@@ -25,6 +25,7 @@
 #include "base/nsec.h"
 #include "base/signals.h"
 #include "clock/clock.h"
+#include "clock/page.h"
 #include "clock/thread.h"
 
 #define CT_ENROL_READS 128
@@ -82,6 +83,7 @@ void ct_slot_fast_reads(const struct ct_slot *slot, uint64_t ret_reads[CPUTIME_B
         }
         ret_reads[ct_load(&slot->backend)] += rest;
         ret_reads[CPUTIME_BACKEND_RING] += ct_load(&slot->group_version);
+        ret_reads[CPUTIME_BACKEND_PAGE] += ct_load(&slot->page_reads);
 }
 
 static void ct_thread_set_backend(struct ct_slot *slot, enum cputime_backend backend) {
@@ -320,7 +322,15 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
 
                 if (slot->enrol_at == 0 && slot->n_retreats == 0 && mode == CPUTIME_BACKEND_AUTO)
                         slot->enrol_at = CT_ENROL_READS;
-                if (asked < slot->enrol_at || !ct_thread_enrol(p, slot))
+                if (asked < slot->enrol_at)
+                        return false;
+                /* A page is better, if there is one, and serves at the next read then. */
+                if (mode == CPUTIME_BACKEND_PAGE ||
+                    (mode == CPUTIME_BACKEND_AUTO && !ct_sandboxed())) {
+                        if (ct_page_try(p) || mode == CPUTIME_BACKEND_PAGE)
+                                return false;
+                }
+                if (!ct_thread_enrol(p, slot))
                         return false;
         }
 
@@ -338,6 +348,7 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
 }
 
 uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
+        enum cputime_backend backend = CPUTIME_BACKEND_SYSCALL;
         struct ct_process *p;
         struct ct_slot *slot;
         uint64_t ns;
@@ -351,7 +362,8 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
                 if (!p || ct_load(&p->pid) != getpid())
                         return ns;
                 slot = ct_self.slot;
-                return slot ? ct_thread_return(slot, ns) : ct_max(ns, ct_self.floor_ns);
+                return slot ? ct_thread_return(slot, ct_max(ns, ct_thread_page_bound(slot))) :
+                        ct_max(ns, ct_self.floor_ns);
         }
         p = ct_process_get();
         slot = p ? ct_slot_own(p) : NULL;
@@ -363,9 +375,15 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
                         ct_group_doubt(p);
                 return ct_self.ended ? ct_max(ns, ct_self.floor_ns) : ns;
         }
+        if (ct_thread_page_slow(p, slot, &ns, &backend)) {
+                if (ret_backend)
+                        *ret_backend = backend;
+                return ns;
+        }
         if (!ct_thread_serve(p, slot, &ns)) {
                 ns = ct_ask_thread();
                 ct_group_doubt(p);
+                ct_thread_page_shown(p, slot, ct_load(&slot->tid), ns);
                 ct_count(&slot->asked_thread);
         } else if (ret_backend) {
                 *ret_backend = ct_load(&slot->backend);
@@ -377,7 +395,8 @@ void ct_clock_disable(void) {
         struct ct_slot *slot = ct_self.slot;
 
         if (slot)
-                ct_self.floor_ns = ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns));
+                ct_self.floor_ns = ct_max(ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns)),
+                                          ct_thread_page_bound(slot));
         ct_self.vforked = 1;
         ct_self.slot = NULL;
         ct_store(&ct_disabled, 1);
