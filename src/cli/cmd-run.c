@@ -3,9 +3,10 @@
  * cputime run: starts a program with the drop-in in front of libc.
  *
  * It becomes the program, as env(1) does: the same process, exit status, signals and descriptors,
- * and nothing of ours is left but three environment variables. LD_PRELOAD names the drop-in before
+ * and nothing of ours is left but environment variables. LD_PRELOAD names the drop-in before
  * whatever it held, CPUTIME_BACKEND and CPUTIME_VERBOSE are how the drop-in, which has no command
- * line, learns what was asked for. The program's children inherit all three.
+ * line, learns what was asked for, CPUTIME_SOCKET is where it finds the server that root starts
+ * for the page (page-server.h). The program's children inherit them all.
  *
  * The dynamic loader ignores LD_PRELOAD where it must (another user's authority) and never runs for
  * a static program. Neither is an error, since the program still works, with the kernel's clocks;
@@ -31,6 +32,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/page-server.h"
 #include "cputime/clock.h"
 
 /* As env(1) and others have it. */
@@ -47,10 +49,13 @@ static void help(void) {
                "Runs CMD with clock_gettime() on CPU clocks, clock() and times() answered in user\n"
                "space wherever that is sure to be right; CMD need not be rebuilt.\n"
                "\n"
-               "  --backend B   auto (the default), ring, header, or syscall: who answers\n"
+               "  --backend B   auto (the default), page, ring, header, or syscall: who answers\n"
                "  --verbose     at CMD's exit, on stderr: how many reads each backend served, and\n"
                "                why any fell back to the kernel\n"
                "  --help        this text\n"
+               "\n"
+               "As root it brings the BPF program of the page backend itself, for CMD and what CMD\n"
+               "starts; other users have that where cputimed runs.\n"
                "\n"
                "Examples:\n"
                "  cputime run -- postgres -D data\n"
@@ -196,9 +201,10 @@ int cmd_run(int argc, char *argv[]) {
                 {},
         };
         const char *arg_backend = NULL;
-        enum cputime_backend backend;
+        enum cputime_backend backend = CPUTIME_BACKEND_AUTO;
         bool arg_verbose = false;
         char path[PATH_MAX];
+        const char *step;
         int option, error;
 
         /* '+': everything from CMD on is CMD's. */
@@ -206,8 +212,8 @@ int cmd_run(int argc, char *argv[]) {
                 switch (option) {
                 case 'b':
                         if (cputime_backend_from_name(optarg, &backend) < 0)
-                                return cli_usage("unknown backend '%s'; there are auto, ring, "
-                                                 "header and syscall", optarg);
+                                return cli_usage("unknown backend '%s'; there are auto, page, "
+                                                 "ring, header and syscall", optarg);
                         arg_backend = optarg;
                         break;
                 case 'v':
@@ -230,6 +236,13 @@ int cmd_run(int argc, char *argv[]) {
 
         if (arg_verbose)
                 warn_if_in_vain(argv[0]);
+
+        /* Who asks for the page wants it from the first read on; else it comes when it comes. */
+        if (backend == CPUTIME_BACKEND_AUTO || backend == CPUTIME_BACKEND_PAGE) {
+                error = page_server_start(backend == CPUTIME_BACKEND_PAGE, &step);
+                if (error < 0 && arg_verbose)
+                        cli_error("no page: %s: %s", step, strerror(-error));
+        }
 
         (void)execvp(argv[0], argv);
         error = errno;

@@ -95,7 +95,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         /* More than a thread can be ahead: the slot is of one that had the id before. */
         if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
                 ns = ct_max(ns, shown_ns);
-                ct_thread_page_shown(p, slot, tid, ns);
+                ct_thread_page_shown(p, slot, ns);
                 ct_raise(&slot->floor_ns, ns);
         }
         atomic_fetch_sub_explicit(&p->n_visitors, 1, memory_order_release);

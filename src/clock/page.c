@@ -396,6 +396,7 @@ void ct_page_leave(struct ct_process *p) {
 
                         if (own)
                                 ct_raise(&slot->floor_ns, ct_thread_bound(own));
+                        ct_store(&slot->page_lead_ns, 0);
                 }
                 ct_raise(&p->floor_ns, ct_page_bound(page) + ct_load(&p->page_lead_ns));
                 ct_release(&p->page_leaving, 0);
@@ -412,30 +413,38 @@ void ct_page_leave(struct ct_process *p) {
         errno = saved_errno;
 }
 
-/* NS is about to be returned for a thread that the page, OWN, has at less: P must cover it. */
-static void ct_thread_page_lead(struct ct_process *p, struct ct_slot *slot,
-                                const struct ct_page_slot *own, uint64_t ns) {
-        uint64_t page_ns, lead, old;
-        bool running;
+/* NS is about to be returned for SLOT's thread, which the page, OWN, has at less: P must cover it. */
+static void ct_page_lead(struct ct_process *p, struct ct_slot *slot, const struct ct_page_slot *own,
+                         uint64_t ns) {
+        uint64_t page_ns = ct_page_acquire(&own->used_ns), old = ct_load(&slot->page_lead_ns), lead_ns;
 
-        /* Too old, and P will not be computed from it either; the next publication starts above NS. */
-        if (!own || !ct_page_thread(own, ct_load(&ct_page_age_ns), &page_ns, &running) || page_ns >= ns)
+        if (page_ns >= ns)
                 return;
-        lead = ns - page_ns;
-        old = ct_load(&slot->page_lead_ns);
-        while (old < lead && !atomic_compare_exchange_weak_explicit(&slot->page_lead_ns, &old, lead,
-                                                                    memory_order_relaxed,
-                                                                    memory_order_relaxed))
+        lead_ns = ns - page_ns;
+        while (old < lead_ns && !atomic_compare_exchange_weak_explicit(
+                       &slot->page_lead_ns, &old, lead_ns, memory_order_relaxed, memory_order_relaxed))
                 ;
-        if (old < lead)
-                atomic_fetch_add_explicit(&p->page_lead_ns, lead - old, memory_order_release);
+        if (old < lead_ns)
+                atomic_fetch_add_explicit(&p->page_lead_ns, lead_ns - old, memory_order_release);
+        /* Until the page has caught up the owner comes by the slow path, which takes it back. */
+        atomic_store_explicit(&slot->page, NULL, memory_order_seq_cst);
 }
 
-void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, pid_t tid, uint64_t ns) {
-        const union ct_page_entry *page = ct_acquire(&p->page);
+void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot) {
+        uint64_t lead_ns = atomic_exchange_explicit(&slot->page_lead_ns, 0, memory_order_relaxed);
 
-        if (page && slot)
-                ct_thread_page_lead(p, slot, ct_page_find(page, tid), ns);
+        if (!lead_ns)
+                return;
+        ct_raise(&p->floor_ns, ct_group_page_bound(p));
+        atomic_fetch_sub_explicit(&p->page_lead_ns, lead_ns, memory_order_release);
+}
+
+void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t ns) {
+        const union ct_page_entry *page = ct_acquire(&p->page);
+        const struct ct_page_slot *own = page ? ct_page_find(page, ct_load(&slot->tid)) : NULL;
+
+        if (own)
+                ct_page_lead(p, slot, own, ns);
 }
 
 /* The page has not answered. False: that is how it is going to be, and it was left. */
@@ -454,37 +463,43 @@ static bool ct_page_stale(struct ct_process *p, struct ct_slot *slot, const unio
 bool ct_thread_page_slow(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns,
                          enum cputime_backend *ret_backend) {
         const union ct_page_entry *page = ct_acquire(&p->page);
-        const struct ct_page_slot *own = ct_load(&slot->page);
-        uint64_t ns;
+        const struct ct_page_slot *own;
+        bool running = false;
+        uint64_t ns, floor_ns;
 
         if (!page) {
                 ct_store(&slot->page, NULL);
                 return false;
         }
-        if (!own) {
-                own = ct_page_find(page, ct_load(&slot->tid));
-                if (own) {
-                        ct_raise(&slot->floor_ns, ct_load(&slot->last_ns));
-                        ct_thread_page_lead(p, slot, own, ct_load(&slot->floor_ns));
+        own = ct_page_find(page, ct_load(&slot->tid));
+        ct_raise(&slot->floor_ns, ct_load(&slot->last_ns));
+        if (own && ct_page_thread(own, ct_load(&ct_page_age_ns), &ns, &running) && running) {
+                floor_ns = ct_load(&slot->floor_ns);
+                if (ns >= floor_ns) {
+                        ct_page_lead_end(p, slot);
                         atomic_store_explicit(&slot->page, own, memory_order_seq_cst);
-                        /* Whoever leaves the page sees the one, or this the other. */
-                        if (atomic_load_explicit(&p->page, memory_order_seq_cst) != page) {
-                                ct_store(&slot->page, NULL);
-                                return false;
-                        }
+                } else {
+                        ct_page_lead(p, slot, own, floor_ns);
+                        ns = floor_ns;
                 }
-        }
-        if (own && ct_thread_page_fast(slot, own, ret_ns)) {
+                ct_count(&slot->page_reads);
                 *ret_backend = CPUTIME_BACKEND_PAGE;
-                return true;
+        } else {
+                if (!ct_page_stale(p, slot, page))
+                        return false;
+                ns = ct_max(ct_ask_thread(), ct_load(&slot->floor_ns));
+                if (own) {
+                        ns = ct_max(ns, ct_thread_bound(own));
+                        ct_page_lead(p, slot, own, ns);
+                }
+                ct_raise(&slot->floor_ns, ns);
+                ct_count(&slot->asked_thread);
         }
-        if (!ct_page_stale(p, slot, page))
+        /* Whoever leaves the page has seen what we put there, or we see that it is gone. */
+        if (atomic_load_explicit(&p->page, memory_order_seq_cst) != page) {
+                ct_store(&slot->page, NULL);
                 return false;
-        ns = own ? ct_thread_bound(own) : 0;
-        ns = ct_max(ct_max(ns, ct_ask_thread()), ct_max(ct_load(&slot->floor_ns), ct_load(&slot->last_ns)));
-        ct_thread_page_lead(p, slot, own, ns);
-        ct_raise(&slot->floor_ns, ns);
-        ct_count(&slot->asked_thread);
+        }
         *ret_ns = ns;
         return true;
 }

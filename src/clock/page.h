@@ -9,9 +9,11 @@
  *      P  =  max(floor, P of the page + lead)
  *
  * Nothing is written but a count of the reads: what has been returned can be worked out from the
- * page, so it needs no trace. Where the page does not answer the kernel does, and that does leave
- * one: `floor_ns` is raised to it; and as P must cover such a T too, `page_lead_ns` is raised by
- * what it was ahead of the page's.
+ * page, so it needs no trace. Where the page does not answer, or does not know that the thread
+ * runs (an event was lost), the kernel does, and that does leave one: `floor_ns` is raised to it; and
+ * as P must cover such a T too, `page_lead_ns` is raised by what it was ahead of the page's,
+ * until the page has caught up. So long slot->page is NULL, and all of the thread's reads come by
+ * the slow path.
  */
 #include "clock/clock.h"
 #include "source/page/page-read.h"
@@ -39,9 +41,11 @@ ct_thread_page_fast(struct ct_slot *slot, const struct ct_page_slot *own, uint64
 static inline __attribute__((always_inline)) bool
 ct_group_page_fast(struct ct_process *p, struct ct_slot *slot, const union ct_page_entry *page,
                    uint64_t *ret_ns) {
+        const struct ct_page_slot *own = ct_load(&slot->page);
         uint64_t ns = 0;
 
-        if (__builtin_expect(!ct_page_group(page, &ns), 0))
+        /* Who reads is running: a page that does not say so has missed it, and P would too. */
+        if (__builtin_expect(!own || ct_page_acquire(&own->cpu) < 0 || !ct_page_group(page, &ns), 0))
                 return false;
         ns = ct_max(ns + ct_acquire(&p->page_lead_ns), ct_acquire(&p->floor_ns));
         if (__builtin_expect(ct_load(&p->page) != page, 0))
@@ -70,14 +74,20 @@ bool ct_group_page_slow(struct ct_process *p, struct ct_slot *slot, uint64_t *re
  */
 bool ct_thread_page_of(struct ct_process *p, pid_t tid, uint64_t *ret_ns);
 
-/* The kernel's NS is about to be returned for TID's clock, whose slot is SLOT or NULL. */
-void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, pid_t tid, uint64_t ns);
+/* The kernel's NS is about to be returned for the clock of SLOT's thread. */
+void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t ns);
 
 /* The least that P must be now so as not to be below what the page can have said; 0 without one. */
 uint64_t ct_group_page_bound(struct ct_process *p);
 
 /* The same for the thread of SLOT. */
 uint64_t ct_thread_page_bound(const struct ct_slot *slot);
+
+/*
+ * The page has caught up with what was returned for SLOT's thread, or the thread ends. P stays where
+ * it is until it has caught up, too.
+ */
+void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot);
 
 /* The page's slot of TID, NULL if there is none. */
 const struct ct_page_slot *ct_page_find(const union ct_page_entry *page, pid_t tid);

@@ -304,7 +304,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_store(&slot->page, NULL);
         ct_store(&slot->page_reads, 0);
         ct_store(&slot->page_stale, 0);
-        ct_store(&slot->page_lead_ns, 0);
+        ct_page_lead_end(p, slot);
         for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                 ct_store(&slot->fast_before[b], 0);
         slot->balance = 0;

@@ -383,7 +383,6 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
         if (!ct_thread_serve(p, slot, &ns)) {
                 ns = ct_ask_thread();
                 ct_group_doubt(p);
-                ct_thread_page_shown(p, slot, ct_load(&slot->tid), ns);
                 ct_count(&slot->asked_thread);
         } else if (ret_backend) {
                 *ret_backend = ct_load(&slot->backend);

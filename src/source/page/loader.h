@@ -9,6 +9,9 @@
  * the loader: ct_loader_links() gives them, to be passed to clients, so that a client's page
  * outlives a daemon that is killed.
  *
+ * Processes are enrolled many at a time: putting a region where the program finds it, or taking it
+ * away, waits for an RCU grace period in the kernel, 8 to 20 ms, and it is the same one for all.
+ *
  * Not thread-safe: one loader belongs to one thread.
  */
 #include <stdint.h>
@@ -19,6 +22,9 @@ struct ct_loader;
 /* sched_switch, hrtimer_expire_exit, task_newtask */
 #define CT_LOADER_LINKS 3
 
+/* Enrolments in one call, at most. */
+#define CT_LOADER_BATCH 64
+
 /* What a client gets: the region's descriptor, read-only, its own to close, and how to map it. */
 struct ct_region_info {
         int map_fd;
@@ -26,6 +32,13 @@ struct ct_region_info {
         uint32_t generation;
         uint32_t entries;
         uint64_t size;          /* bytes to map */
+};
+
+/* One process to be enrolled, and what came of it: info is only there if error is 0. */
+struct ct_enrolment {
+        pid_t tgid;
+        int error;
+        struct ct_region_info info;
 };
 
 /*
@@ -42,19 +55,24 @@ int ct_loader_open(struct ct_loader **ret_loader, const char **ret_step);
 void ct_loader_close(struct ct_loader *loader);
 
 /*
- * Enrols the process TGID, with room for as many threads again as it has, CT_PAGE_THREADS_MAX at
- * most. It is served from a tick later on. An earlier enrolment of the process is replaced; its
- * region stays as it is and has to be released all the same. Returns 0, or
+ * Enrols N processes, CT_LOADER_BATCH at most, each with room for as many threads again as it has,
+ * CT_PAGE_THREADS_MAX at most. They are served from a tick later on. An earlier enrolment of a
+ * process is replaced; its region stays as it is and has to be released all the same. Each error is
+ * 0 or
  *   -ESRCH          no such process
- *   -E2BIG          it has too many threads
+ *   -E2BIG          it has too many threads, or the machine too many CPUs
  *   -ENOSPC         CT_PAGE_REGIONS_MAX processes are enrolled
- *   -EAGAIN         its threads were switched while they were looked at, several times over
+ *   -EAGAIN         its threads were switched while they were looked at: try again
  *   -ENOMEM, or what bpf(2) gave
  */
-int ct_loader_enrol(struct ct_loader *loader, pid_t tgid, struct ct_region_info *ret_info);
+void ct_loader_enrol(struct ct_loader *loader, struct ct_enrolment *enrolments, unsigned int n);
 
-/* Ends an enrolment. The client's mapping stays as it is, without news from now on. */
+/*
+ * Ends an enrolment. The client's mapping stays as it is, without news from the next
+ * ct_loader_enrol() or ct_loader_flush() on.
+ */
 void ct_loader_release(struct ct_loader *loader, uint32_t region);
+void ct_loader_flush(struct ct_loader *loader);
 
 /* The descriptors that keep the program attached; they remain the loader's. */
 void ct_loader_links(const struct ct_loader *loader, int ret_fds[CT_LOADER_LINKS]);

@@ -54,12 +54,11 @@ static inline bool ct_page_thread(const struct ct_page_slot *slot, uint64_t age_
         return false;
 }
 
-/* P. False: not live (yet, any more), nobody runs, too old, or a cell stays in the middle of a change. */
+/* P. False: not live (yet, any more), too old, or a cell stays in the middle of a change. */
 static inline bool ct_page_group(const union ct_page_entry *page, uint64_t *ret_ns) {
         const struct ct_page_group *group = &page->group;
         uint64_t now = ct_vdso_monotonic_ns(), age_ns = group->age_ns;
         uint64_t ns = ct_page_acquire(&group->base_ns);
-        bool any = false;
 
         if (__builtin_expect(ct_page_acquire(&group->state) != CT_PAGE_LIVE ||
                              now < ct_page_acquire(&group->valid_ns), 0))
@@ -83,12 +82,11 @@ static inline bool ct_page_group(const union ct_page_entry *page, uint64_t *ret_
                         } while (__builtin_expect((seq & 1) || ct_page_load(&cell->seq) != seq, 0));
                         if (__builtin_expect(running && now > last_ns + age_ns, 0))
                                 return false;
-                        any |= running;
                         ns += ct_page_at(used_ns, running, start_ns, now);
                 }
         }
         *ret_ns = ns;
-        return any;
+        return true;
 }
 
 #endif /* CT_PAGE_READ_H */

@@ -173,12 +173,17 @@ struct {
         __type(value, struct ct_ref);
 } ct_tasks SEC(".maps");
 
+/* A region is an array of these: a look-up costs as much as a small chunk of work, so fewer of them. */
+struct ct_chunk {
+        union ct_page_entry entries[CT_PAGE_CHUNK_ENTRIES];
+};
+
 struct ct_region {
         __uint(type, BPF_MAP_TYPE_ARRAY);
         __uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
         __uint(max_entries, 1);
         __uint(key_size, sizeof(uint32_t));
-        __uint(value_size, CT_PAGE_ENTRY_SIZE);
+        __uint(value_size, sizeof(struct ct_chunk));
 };
 
 struct {
@@ -188,11 +193,20 @@ struct {
         __array(values, struct ct_region);
 } ct_regions SEC(".maps");
 
-static __always_inline struct ct_page_group *ct_group_of(void *region, const struct ct_ref *ref) {
-        uint32_t zero = 0;
-        struct ct_page_group *g = bpf_map_lookup_elem(region, &zero);
+static __always_inline struct ct_chunk *ct_chunk_of(void *region, uint32_t entry) {
+        uint32_t chunk = entry / CT_PAGE_CHUNK_ENTRIES;
 
-        return g && g->generation == ref->generation ? g : NULL;
+        return bpf_map_lookup_elem(region, &chunk);
+}
+
+static __always_inline union ct_page_entry *ct_entry_in(struct ct_chunk *chunk, uint32_t entry) {
+        return &chunk->entries[entry % CT_PAGE_CHUNK_ENTRIES];
+}
+
+static __always_inline struct ct_page_slot *ct_slot_of(void *region, uint32_t entry) {
+        struct ct_chunk *chunk = ct_chunk_of(region, entry);
+
+        return chunk ? &ct_entry_in(chunk, entry)->slot : NULL;
 }
 
 static __always_inline void ct_break(struct ct_page_group *g, enum ct_page_why why) {
@@ -200,21 +214,27 @@ static __always_inline void ct_break(struct ct_page_group *g, enum ct_page_why w
         WRITE_ONCE(g->state, CT_PAGE_BROKEN);
 }
 
-/* Opens a write section: the count is odd for everybody before the stamp is taken. */
+/* Makes the count odd. Seen by others at the latest when ct_barrier() is passed. */
 static __always_inline void ct_open(uint32_t *seq) {
-        uint32_t old = __sync_fetch_and_add(seq, 1);
-
-        asm volatile("" : : "r"(old));  /* a fetch is a full barrier, a mere add would not be */
+        WRITE_ONCE(*seq, *seq + 1);
+        barrier();
 }
 
-/* Closes it, after all that was written. x86 keeps stores in order; elsewhere a full barrier. */
+/* The same, and a full barrier: all counts opened so far are odd for everybody from here on. */
+static __always_inline void ct_open_ordered(uint32_t *seq) {
+        uint32_t old = __sync_fetch_and_add(seq, 1);
+
+        asm volatile("" : : "r"(old));  /* a fetch is a barrier, a mere add would not be */
+}
+
+/* Makes it even, after all that was written. x86 keeps stores in order; elsewhere a full barrier. */
 static __always_inline void ct_close(uint32_t *seq) {
 #ifdef __TARGET_ARCH_x86
         barrier();
         WRITE_ONCE(*seq, *seq + 1);
         barrier();
 #else
-        ct_open(seq);
+        ct_open_ordered(seq);
 #endif
 }
 
@@ -234,52 +254,50 @@ static __always_inline int ct_tid(struct task_struct *task) {
         return upid.nr;
 }
 
-static __always_inline struct ct_page_books *ct_books_of(void *region) {
-        uint32_t one = CT_PAGE_BOOKS;
-
-        return bpf_map_lookup_elem(region, &one);
-}
-
 /* A published entry for a thread that has none. Failing that it is tried again at its next switch. */
-static __always_inline void ct_slot_alloc(void *region, struct ct_page_group *g, struct ct_ref *ref,
-                                          struct task_struct *task) {
-        struct ct_page_books *books = ct_books_of(region);
-        struct ct_page_slot *slot;
+static __noinline int ct_slot_alloc(struct ct_chunk *first, struct ct_ref *ref, struct task_struct *task) {
+        struct ct_page_books *books = &first->entries[CT_PAGE_BOOKS].books;
+        struct ct_page_group *g = &first->entries[0].group;
         uint32_t entry = 0;
+        struct ct_page_slot *slot;
+        void *region;
 
-        if (!books)
-                return;
+        region = bpf_map_lookup_elem(&ct_regions, &ref->region);
+        if (!region)
+                return 0;
         for (int i = 0; i < CT_STACK_TRIES; i++) {
                 uint64_t head = READ_ONCE(books->free_entry);
 
                 entry = (uint32_t)head;
-                slot = bpf_map_lookup_elem(region, &entry);
-                if (!entry || !slot)
+                if (!entry)
                         break;
+                slot = ct_slot_of(region, entry);
+                if (!slot)
+                        return 0;
                 /* The tag tells if the stack has moved on meanwhile, and next_free with it. */
                 if (__sync_val_compare_and_swap(&books->free_entry, head,
                                                 ((head >> 32) + 1) << 32 | slot->next_free) == head)
                         break;
-                entry = 0;
                 if (i == CT_STACK_TRIES - 1)
-                        return;
+                        return 0;
         }
         if (!entry)
                 entry = __sync_fetch_and_add(&books->next_entry, 1);
-        slot = bpf_map_lookup_elem(region, &entry);
+        slot = ct_slot_of(region, entry);
         if (!slot) {
                 ct_break(g, CT_PAGE_FULL);
-                return;
+                return 0;
         }
         slot->cpu = -1;
         ref->entry = entry;
         barrier();
         WRITE_ONCE(slot->tid, ct_tid(task));
+        return 0;
 }
 
+/* SLOT, open, is nobody's from now on. */
 static __always_inline void ct_slot_free(struct ct_page_books *books, struct ct_page_slot *slot,
                                          struct ct_ref *ref) {
-        ct_open(&slot->seq);
         slot->tid = 0;
         slot->cpu = -1;
         slot->used_ns = 0;
@@ -348,16 +366,8 @@ static __always_inline uint64_t ct_settle(struct ct_page_group *g, struct ct_ref
         return used - before;
 }
 
-static __always_inline void ct_publish(void *region, struct ct_page_group *g, struct ct_ref *ref,
-                                       struct task_struct *task, int cpu) {
-        struct ct_page_slot *slot;
-
-        if (!ref->entry)
-                ct_slot_alloc(region, g, ref, task);
-        slot = bpf_map_lookup_elem(region, &ref->entry);
-        if (!ref->entry || !slot)
-                return;
-        ct_open(&slot->seq);
+/* Into SLOT, open, and closes it. */
+static __always_inline void ct_publish(struct ct_page_slot *slot, const struct ct_ref *ref, int cpu) {
         slot->cpu = cpu;
         slot->used_ns = ref->used_ns;
         slot->start_ns = ref->start_ns;
@@ -376,18 +386,18 @@ static __always_inline void ct_publish(void *region, struct ct_page_group *g, st
  * last, and P keeps ours for now. (By less, and still somebody between: a thread smaller than the
  * last microseconds of the others is counted twice until it gets here.) Returns what P has too much.
  */
-static __always_inline uint64_t ct_end(void *region, struct ct_page_group *g, struct ct_ref *ref,
-                                       struct task_struct *task) {
-        struct ct_page_books *books = ct_books_of(region);
-        struct ct_page_slot *slot;
+static __always_inline uint64_t ct_end(struct ct_chunk *first, struct ct_page_slot *slot,
+                                       struct ct_ref *ref, struct task_struct *task) {
+        struct ct_page_books *books = &first->entries[CT_PAGE_BOOKS].books;
+        struct ct_page_group *g = &first->entries[0].group;
         uint64_t ended, grown, excess = 0;
 
-        if (!books)
-                return 0;
         if (task->sighand) {
                 /* Not released: the first thread stays until the process ends; else a tracer's. */
                 if (task->pid != task->tgid)
                         ct_break(g, CT_PAGE_TRACED);
+                if (slot)
+                        ct_publish(slot, ref, -1);
                 return 0;
         }
         if (g->state >= CT_PAGE_GOING) {
@@ -406,8 +416,7 @@ static __always_inline uint64_t ct_end(void *region, struct ct_page_group *g, st
         } else {
                 excess = ref->used_ns;  /* the kernel's sum will have it when the group goes live */
         }
-        slot = bpf_map_lookup_elem(region, &ref->entry);
-        if (ref->entry && slot)
+        if (slot)
                 ct_slot_free(books, slot, ref);
         __sync_fetch_and_sub(&g->nr_tasks, 1);
         ref->generation = 0;
@@ -416,12 +425,12 @@ static __always_inline uint64_t ct_end(void *region, struct ct_page_group *g, st
 }
 
 /* By any event after all threads were found, if none was born or has ended unseen. */
-static __always_inline void ct_go_live(void *region, struct ct_page_group *g, struct task_struct *task,
-                                       uint64_t now) {
-        struct ct_page_books *books = ct_books_of(region);
+static __always_inline void ct_go_live(struct ct_chunk *first, struct task_struct *task, uint64_t now) {
+        struct ct_page_books *books = &first->entries[CT_PAGE_BOOKS].books;
+        struct ct_page_group *g = &first->entries[0].group;
         uint64_t ended_ns = task->signal->sum_sched_runtime;
 
-        if (!books || (uint32_t)task->signal->nr_threads != READ_ONCE(g->nr_tasks) ||
+        if ((uint32_t)task->signal->nr_threads != READ_ONCE(g->nr_tasks) ||
             task->signal->sum_sched_runtime != ended_ns ||
             __sync_val_compare_and_swap(&g->state, CT_PAGE_JOINED, CT_PAGE_GOING) != CT_PAGE_JOINED)
                 return;
@@ -436,8 +445,9 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
                                 struct task_struct *next, struct hrtimer *tick) {
         struct ct_ref *ref = out ? out : in;
         uint32_t cpu = bpf_get_smp_processor_id(), entry = CT_PAGE_FIRST_CELL + cpu;
-        uint64_t now, start = 0, told, used, debt, grown = 0;
-        uint64_t wait_ns, nvcsw, nivcsw;
+        uint64_t now, start, told, used, debt, grown = 0, wait_ns, nvcsw, nivcsw;
+        struct ct_page_slot *out_slot = NULL, *in_slot = NULL;
+        struct ct_chunk *first, *chunk;
         struct ct_page_group *g;
         struct ct_page_cell *cell;
         void *region;
@@ -445,16 +455,40 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
         region = bpf_map_lookup_elem(&ct_regions, &ref->region);
         if (!region)
                 return 0;
-        g = ct_group_of(region, ref);
-        if (!g || g->state == CT_PAGE_BROKEN || cpu >= g->nr_cpus)
+        first = ct_chunk_of(region, 0);
+        if (!first)
                 return 0;
-        cell = bpf_map_lookup_elem(region, &entry);
-        if (!cell)
+        g = &first->entries[0].group;
+        if (g->generation != ref->generation || g->state == CT_PAGE_BROKEN || cpu >= g->nr_cpus)
                 return 0;
+        chunk = entry < CT_PAGE_CHUNK_ENTRIES ? first : ct_chunk_of(region, entry);
+        if (!chunk)
+                return 0;
+        cell = &ct_entry_in(chunk, entry)->cell;
         if (!(g->cpus[cpu / 64 % (CT_PAGE_CPUS_MAX / 64)] >> cpu % 64 & 1))
                 __sync_fetch_and_or(&g->cpus[cpu / 64 % (CT_PAGE_CPUS_MAX / 64)], 1ULL << cpu % 64);
 
-        ct_open(&cell->seq);
+        chunk = NULL;
+        if (out) {
+                if (!out->entry)
+                        ct_slot_alloc(first, out, prev);
+                chunk = ct_chunk_of(region, out->entry);
+                if (out->entry && chunk) {
+                        out_slot = &ct_entry_in(chunk, out->entry)->slot;
+                        ct_open(&out_slot->seq);
+                }
+        }
+        if (in) {
+                if (!in->entry)
+                        ct_slot_alloc(first, in, next);
+                if (!out || in->entry / CT_PAGE_CHUNK_ENTRIES != out->entry / CT_PAGE_CHUNK_ENTRIES)
+                        chunk = ct_chunk_of(region, in->entry);
+                if (in->entry && chunk) {
+                        in_slot = &ct_entry_in(chunk, in->entry)->slot;
+                        ct_open(&in_slot->seq);
+                }
+        }
+        ct_open_ordered(&cell->seq);
         now = bpf_ktime_get_ns();
 
         used = cell->used_ns;
@@ -463,7 +497,6 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
         wait_ns = cell->wait_ns;
         nvcsw = cell->nvcsw;
         nivcsw = cell->nivcsw;
-
         if (out) {
                 grown += ct_settle(g, out, prev, now, 0);
                 ct_count(out, prev, false, &wait_ns, &nvcsw, &nivcsw);
@@ -500,14 +533,14 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
         /* After the cell: who has read this T finds it in P. */
         if (out) {
                 if (prev->__state & TASK_DEAD)
-                        cell->debt_ns = debt + ct_end(region, g, out, prev);
-                else
-                        ct_publish(region, g, out, prev, -1);
+                        cell->debt_ns = debt + ct_end(first, out_slot, out, prev);
+                else if (out_slot)
+                        ct_publish(out_slot, out, -1);
         }
-        if (in)
-                ct_publish(region, g, in, next, (int)cpu);
+        if (in && in_slot)
+                ct_publish(in_slot, in, (int)cpu);
         if (g->state == CT_PAGE_JOINED)
-                ct_go_live(region, g, in ? next : prev, now);
+                ct_go_live(first, in ? next : prev, now);
         if (tick) {
                 if ((uint32_t)next->signal->nr_threads == g->nr_tasks)
                         in->mismatches = 0;
@@ -530,14 +563,17 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(ct_switch, bool preempt, struct task_struct *prev, struct task_struct *next) {
         struct ct_ref *out = ct_ref_of(prev), *in = ct_ref_of(next);
 
-        if (!out && !in)
+        /* One by one: compilers make "or" of two pointers, which no verifier likes. */
+        if (!out) {
+                if (in)
+                        ct_change(NULL, NULL, in, next, NULL);
                 return 0;
-        if (out && in && out->region == in->region && out->generation == in->generation) {
+        }
+        if (in && out->region == in->region && out->generation == in->generation) {
                 ct_change(out, prev, in, next, NULL);
                 return 0;
         }
-        if (out)
-                ct_change(out, prev, NULL, NULL, NULL);
+        ct_change(out, prev, NULL, NULL, NULL);
         if (in)
                 ct_change(NULL, NULL, in, next, NULL);
         return 0;
@@ -589,6 +625,7 @@ SEC("tp_btf/task_newtask")
 int BPF_PROG(ct_newtask, struct task_struct *task, unsigned long clone_flags) {
         struct ct_page_group *g;
         struct ct_ref *parent, *ref;
+        struct ct_chunk *first;
         void *region;
 
         if (!(clone_flags & CLONE_THREAD))
@@ -599,8 +636,11 @@ int BPF_PROG(ct_newtask, struct task_struct *task, unsigned long clone_flags) {
         region = bpf_map_lookup_elem(&ct_regions, &parent->region);
         if (!region)
                 return 0;
-        g = ct_group_of(region, parent);
-        if (!g)
+        first = ct_chunk_of(region, 0);
+        if (!first)
+                return 0;
+        g = &first->entries[0].group;
+        if (g->generation != parent->generation)
                 return 0;
         ref = bpf_task_storage_get(&ct_tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
         if (!ref) {
@@ -621,7 +661,8 @@ int ct_join(struct bpf_iter__task *ctx) {
         struct ct_page_books *books;
         struct ct_page_slot *slot;
         struct ct_page_group *g;
-        uint32_t zero = 0, entry;
+        struct ct_chunk *first;
+        uint32_t entry;
         unsigned long switches;
         struct ct_ref *ref;
         uint64_t e;
@@ -630,10 +671,11 @@ int ct_join(struct bpf_iter__task *ctx) {
         region = bpf_map_lookup_elem(&ct_regions, &ct_join_region);
         if (!region)
                 return 0;
-        g = bpf_map_lookup_elem(region, &zero);
-        books = ct_books_of(region);
-        if (!g || !books)
+        first = ct_chunk_of(region, 0);
+        if (!first)
                 return 0;
+        g = &first->entries[0].group;
+        books = &first->entries[CT_PAGE_BOOKS].books;
         if (!g->version) {
                 g->version = CT_PAGE_VERSION;
                 g->entries = ct_join_entries;
@@ -662,7 +704,7 @@ int ct_join(struct bpf_iter__task *ctx) {
                 return 0;
         ref->generation = 0;
         entry = __sync_fetch_and_add(&books->next_entry, 1);
-        slot = bpf_map_lookup_elem(region, &entry);
+        slot = ct_slot_of(region, entry);
         if (!slot) {
                 ct_join_failed++;
                 return 0;
@@ -676,8 +718,9 @@ int ct_join(struct bpf_iter__task *ctx) {
         ref->nvcsw = task->nvcsw;
         ref->nivcsw = task->nivcsw;
         ref->entry = entry;
-        ct_publish(region, g, ref, task, -1);
+        ct_open(&slot->seq);
         slot->tid = ct_tid(task);
+        ct_publish(slot, ref, -1);
         /* One iterator at a time, and nobody else's. */
         books->joined_ns += e;
         books->joined_wait_ns += ref->wait_ns;

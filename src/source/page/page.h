@@ -143,6 +143,9 @@ union ct_page_entry {
         struct ct_page_slot slot;
 };
 
+/* A region is a whole number of chunks, a page of memory each on most machines. */
+#define CT_PAGE_CHUNK_ENTRIES 32
+
 #define CT_PAGE_BOOKS 1
 #define CT_PAGE_FIRST_CELL 2
 

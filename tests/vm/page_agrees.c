@@ -1,0 +1,608 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * page_agrees                  the page and the kernel, on the kernel that runs here: the program
+ *                              is loaded and attached, this process enrolled, and both clocks are
+ *                              held against the kernel's, with one thread, several, sleeping ones,
+ *                              and 5,000 that come and go; then the program is let go
+ * page_agrees --tickless CPU   where the tick of the CPU stops (nohz_full): nobody publishes for
+ *                              who runs on, so the page must say that it does not know
+ * page_agrees --library CPU    the same for libcputime, with a server at CPUTIME_SOCKET: the kernel
+ *                              answers then
+ *
+ * Prints "ok - POINT" or "not ok - POINT" for each point, as tools/vm/guests.sh counts them, and
+ * figures behind "#". Exit status 0, or 1 where nothing more could be tested.
+ *
+ * Each reading is taken between two of the kernel's, which it must not leave by more than SLACK_NS
+ * and 0.1 %, in 99 of 100 cases: an emulated CPU is stopped for milliseconds now and then, in the
+ * middle of whatever it does. The kernel's process clock counts other running threads as of their
+ * last tick; so they are asked first, which charges them. Going back, and a P below its T, have no
+ * excuse, and are looked for across threads.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <bpf/bpf.h>
+
+#include "arch/vdso.h"
+#include "base/nsec.h"
+#include "cputime/cputime.h"
+#include "source/page/loader.h"
+#include "source/page/page-read.h"
+
+#include "../check.h"
+
+/* The published bound, CPUTIME_ERROR_NS, beside 0.1 %. */
+#define SLACK_NS CPUTIME_ERROR_NS
+
+/* What the middle one of all readings may be off by: a system call of an emulated machine takes 5 us. */
+#define MEDIAN_NS (100 * CT_NSEC_PER_USEC)
+
+#define ENROL_TRIES 100
+#define SAMPLES 10000
+#define SLEEPS 2000
+#define READERS 4               /* two for each CPU of the guest, so that they push each other away */
+#define MAKERS 2
+#define SHORT_THREADS 5000
+#define TICKLESS_ROUNDS 40
+#define TICKLESS_READS 2000     /* in a round: 10 ms of an emulated CPU at least, or two ticks and a half */
+#define ATTACHED (CT_LOADER_LINKS + 1)  /* and the iterator */
+
+/* Looks at what the kernel does a moment later; a minute of an emulated CPU, not reached. */
+#define LOOKS 10000000u
+
+/* --- points ---------------------------------------------------------------------------------- */
+
+static bool point(bool passed, const char *format, ...) {
+        va_list args;
+
+        fputs(passed ? "ok - " : "not ok - ", stdout);
+        va_start(args, format);
+        vprintf(format, args);
+        va_end(args);
+        putchar('\n');
+        fflush(stdout);
+        return passed;
+}
+
+/* --- the kernel ------------------------------------------------------------------------------- */
+
+static uint64_t kernel_ns(clockid_t clockid) {
+        struct timespec ts;
+        int r = ct_sys_clock_gettime(clockid, &ts);
+
+        CHECK(r == 0, "clock %d: %s", (int)clockid, strerror(-r));
+        return ct_nsec_from_timespec(&ts);
+}
+
+static void pin(unsigned int cpu) {
+        cpu_set_t set;
+
+        CPU_ZERO(&set);
+        CPU_SET(cpu, &set);
+        CHECK(sched_setaffinity(0, sizeof(set), &set) == 0, "CPU %u: %s", cpu, strerror(errno));
+}
+
+static void nap(void) {
+        struct timespec ts = { .tv_nsec = 50 * (long)CT_NSEC_PER_USEC };
+
+        (void)nanosleep(&ts, NULL);
+}
+
+/* How many objects of a kind there are in this kernel, by the call that goes from one to the next. */
+static unsigned int bpf_objects(int (*next)(__u32 id, __u32 *ret_next)) {
+        unsigned int n = 0;
+        __u32 id = 0;
+
+        while (next(id, &id) == 0)
+                n++;
+        return n;
+}
+
+/* --- the page --------------------------------------------------------------------------------- */
+
+static struct ct_loader *loader;
+static struct ct_region_info region;
+static const union ct_page_entry *page;
+
+static bool load(void) {
+        const char *step = "";
+        int r = ct_loader_open(&loader, &step);
+
+        if (!point(r == 0, "the program passes the verifier and attaches"))
+                printf("# %s failed: %s\n", step, strerror(-r));
+        return r == 0;
+}
+
+static bool enrol(void) {
+        struct ct_enrolment enrolment = { .tgid = getpid() };
+        unsigned int tries = 0;
+        bool live;
+
+        do
+                ct_loader_enrol(loader, &enrolment, 1);
+        while (enrolment.error == -EAGAIN && ++tries < ENROL_TRIES);
+        if (!point(enrolment.error == 0, "a process is enrolled")) {
+                printf("# %s\n", strerror(-enrolment.error));
+                return false;
+        }
+        region = enrolment.info;
+        page = mmap(NULL, region.size, PROT_READ, MAP_SHARED, region.map_fd, 0);
+        if (!point(page != MAP_FAILED, "its page is mapped")) {
+                printf("# %s\n", strerror(errno));
+                return false;
+        }
+        for (unsigned int i = 0; i < LOOKS && page->group.state != CT_PAGE_LIVE; i++)
+                (void)kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+        live = page->group.state == CT_PAGE_LIVE;
+        while (live && ct_vdso_monotonic_ns() < page->group.valid_ns)
+                ;
+        return point(live, "it goes live");
+}
+
+static const struct ct_page_slot *slot_of(pid_t tid) {
+        for (uint32_t i = CT_PAGE_FIRST_CELL + page->group.nr_cpus; i < region.entries; i++)
+                if (__atomic_load_n(&page[i].slot.tid, __ATOMIC_ACQUIRE) == tid)
+                        return &page[i].slot;
+        return NULL;
+}
+
+static bool page_thread_ns(const struct ct_page_slot *slot, uint64_t *ret_ns) {
+        bool running = false;
+
+        return ct_page_thread(slot, page->group.age_ns, ret_ns, &running) && running;
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+/* Readings of one clock: by how much each is outside of its two of the kernel's. */
+struct tally {
+        uint64_t off_ns[4 * SAMPLES];
+        unsigned int n, unanswered, wrong;
+};
+
+static void count(struct tally *tally, bool answered, uint64_t low, uint64_t ns, uint64_t high) {
+        uint64_t off_ns = ns < low ? low - ns : ns > high ? ns - high : 0;
+
+        if (!answered) {
+                tally->unanswered++;
+                return;
+        }
+        CHECK(tally->n < sizeof(tally->off_ns) / sizeof(tally->off_ns[0]), "too many readings");
+        tally->off_ns[tally->n++] = off_ns;
+        tally->wrong += off_ns > SLACK_NS + high / 1000;
+}
+
+static void merge(struct tally *into, const struct tally *from) {
+        memcpy(into->off_ns + into->n, from->off_ns, from->n * sizeof(from->off_ns[0]));
+        into->n += from->n;
+        into->unanswered += from->unanswered;
+        into->wrong += from->wrong;
+}
+
+static int by_size(const void *a, const void *b) {
+        uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+        return x < y ? -1 : x > y;
+}
+
+static uint64_t rank_ns(const struct tally *tally, unsigned int percent) {
+        return tally->n ? tally->off_ns[(uint64_t)(tally->n - 1) * percent / 100] : 0;
+}
+
+static void figures(const char *name, struct tally *tally) {
+        qsort(tally->off_ns, tally->n, sizeof(tally->off_ns[0]), by_size);
+        printf("# %s: of %u readings %u were answered; off by %.1f us (median), %.1f us (99 %%), "
+               "%.1f us at most\n", name, tally->n + tally->unanswered, tally->n,
+               (double)rank_ns(tally, 50) / 1e3, (double)rank_ns(tally, 99) / 1e3,
+               (double)rank_ns(tally, 100) / 1e3);
+}
+
+/* Half unanswered is what a machine does whose CPUs are taken away half of the time. */
+static bool agrees(const struct tally *tally) {
+        return tally->n >= tally->unanswered && tally->n > 0 && tally->wrong * 100 <= tally->n &&
+               rank_ns(tally, 50) <= MEDIAN_NS;
+}
+
+/* --- readers ---------------------------------------------------------------------------------- */
+
+/* Whoever reads now, for the others to charge. Ids of clocks; 0: nobody. */
+static _Atomic clockid_t clock_of[READERS];
+
+/* The highest P that anybody has read, and the T of each reader. */
+static _Atomic uint64_t highest_ns, thread_ns[READERS];
+
+struct reader {
+        unsigned int index;
+        const struct ct_page_slot *slot;
+        struct tally thread, process;
+        uint64_t last_ns;
+        unsigned int back_thread, back_process, uncovered;
+};
+
+static struct reader readers[READERS];
+static pthread_barrier_t barrier;
+
+static void charge(const struct reader *self) {
+        for (unsigned int i = 0; i < READERS; i++) {
+                clockid_t clockid = atomic_load_explicit(&clock_of[i], memory_order_relaxed);
+
+                if (i != self->index && clockid)
+                        (void)kernel_ns(clockid);
+        }
+}
+
+static void sample(struct reader *self) {
+        uint64_t low, ns = 0, high, floor_ns, sum_ns = 0;
+        bool answered;
+
+        low = kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+        answered = page_thread_ns(self->slot, &ns);
+        high = kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+        count(&self->thread, answered, low, ns, high);
+        if (answered) {
+                self->back_thread += ns < self->last_ns;
+                self->last_ns = ns;
+                atomic_store_explicit(&thread_ns[self->index], ns, memory_order_release);
+        }
+
+        charge(self);
+        low = kernel_ns(CLOCK_PROCESS_CPUTIME_ID);
+        for (unsigned int i = 0; i < READERS; i++)
+                sum_ns += atomic_load_explicit(&thread_ns[i], memory_order_acquire);
+        floor_ns = atomic_load_explicit(&highest_ns, memory_order_acquire);
+        answered = ct_page_group(page, &ns);
+        charge(self);
+        high = kernel_ns(CLOCK_PROCESS_CPUTIME_ID);
+        count(&self->process, answered, low, ns, high);
+        if (!answered)
+                return;
+        self->back_process += ns < floor_ns;
+        self->uncovered += ns < sum_ns;
+        while (floor_ns < ns &&
+               !atomic_compare_exchange_weak_explicit(&highest_ns, &floor_ns, ns, memory_order_acq_rel,
+                                                      memory_order_acquire))
+                ;
+}
+
+/* The calling thread becomes a reader, and is no longer counted as one that runs. */
+static void begin(struct reader *self, unsigned int index) {
+        clockid_t clockid;
+
+        memset(self, 0, sizeof(*self));
+        self->index = index;
+        for (unsigned int i = 0; i < LOOKS && !self->slot; i++)
+                self->slot = slot_of(gettid());
+        CHECK(self->slot, "thread %d has no slot; state %u, why %u", gettid(), page->group.state,
+              page->group.why);
+        CHECK(pthread_getcpuclockid(pthread_self(), &clockid) == 0, "no clock of an own thread");
+        atomic_store(&clock_of[index], clockid);
+}
+
+static void end(struct reader *self) {
+        atomic_store(&clock_of[self->index], 0);
+}
+
+/* Judges all readers together. */
+static void judge(const char *name, unsigned int n) {
+        struct reader *all = &readers[0];
+        char what[64];
+
+        for (unsigned int i = 1; i < n; i++) {
+                merge(&all->thread, &readers[i].thread);
+                merge(&all->process, &readers[i].process);
+                all->back_thread += readers[i].back_thread;
+                all->back_process += readers[i].back_process;
+                all->uncovered += readers[i].uncovered;
+        }
+        (void)snprintf(what, sizeof(what), "%s, T", name);
+        figures(what, &all->thread);
+        (void)snprintf(what, sizeof(what), "%s, P", name);
+        figures(what, &all->process);
+        point(agrees(&all->thread), "%s: the thread clock agrees with the kernel", name);
+        point(agrees(&all->process), "%s: the process clock agrees with the kernel", name);
+        point(!all->back_thread && !all->back_process, "%s: no clock goes back", name);
+        point(!all->uncovered, "%s: the process clock covers its threads", name);
+        if (all->back_thread || all->back_process || all->uncovered)
+                printf("# T back %u times, P %u times, P below the sum of T %u times\n",
+                       all->back_thread, all->back_process, all->uncovered);
+        if (page->group.state != CT_PAGE_LIVE)
+                printf("# state %u, why %u, of %u threads\n", page->group.state, page->group.why,
+                       page->group.nr_tasks);
+}
+
+/* --- the phases ------------------------------------------------------------------------------- */
+
+static void one_thread(const char *name) {
+        begin(&readers[0], 0);
+        for (unsigned int i = 0; i < SAMPLES; i++)
+                sample(&readers[0]);
+        end(&readers[0]);
+        judge(name, 1);
+}
+
+/* Each reading follows a switch; and what the page says of those is exact. */
+static void sleeping(void) {
+        struct reader *self = &readers[0];
+        unsigned int miscounted = 0, compared = 0;
+
+        begin(self, 0);
+        for (unsigned int i = 0; i < SLEEPS; i++) {
+                struct rusage before, after;
+                uint64_t voluntary, involuntary;
+
+                nap();
+                sample(self);
+                CHECK(getrusage(RUSAGE_THREAD, &before) == 0, "getrusage: %s", strerror(errno));
+                voluntary = __atomic_load_n(&self->slot->nvcsw, __ATOMIC_ACQUIRE);
+                involuntary = __atomic_load_n(&self->slot->nivcsw, __ATOMIC_ACQUIRE);
+                CHECK(getrusage(RUSAGE_THREAD, &after) == 0, "getrusage: %s", strerror(errno));
+                if (before.ru_nvcsw != after.ru_nvcsw || before.ru_nivcsw != after.ru_nivcsw)
+                        continue;
+                compared++;
+                miscounted += voluntary != (uint64_t)after.ru_nvcsw ||
+                              involuntary != (uint64_t)after.ru_nivcsw;
+        }
+        end(self);
+        judge("sleeping", 1);
+        point(compared > SLEEPS / 2 && !miscounted, "sleeping: its switches are counted");
+}
+
+static void *read_along(void *data) {
+        struct reader *self = data;
+
+        begin(self, (unsigned int)(self - readers));
+        (void)pthread_barrier_wait(&barrier);
+        for (unsigned int i = 0; i < SAMPLES / 2; i++)
+                sample(self);
+        (void)pthread_barrier_wait(&barrier);
+        end(self);
+        return NULL;
+}
+
+static void *live_shortly(void *data) {
+        (void)data;
+        for (unsigned int i = 0; i < 4; i++)
+                (void)kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+        return NULL;
+}
+
+static void *make_threads(void *data) {
+        struct reader *self = data;
+
+        begin(self, (unsigned int)(self - readers));
+        (void)pthread_barrier_wait(&barrier);
+        for (unsigned int i = 0; i < SHORT_THREADS / MAKERS; i++) {
+                pthread_t thread;
+                int r = pthread_create(&thread, NULL, live_shortly, NULL);
+
+                CHECK(r == 0, "thread %u: %s", i, strerror(r));
+                CHECK(pthread_join(thread, NULL) == 0, "thread %u cannot be joined", i);
+                sample(self);
+        }
+        (void)pthread_barrier_wait(&barrier);
+        end(self);
+        return NULL;
+}
+
+/* N threads that do ACT; their own T stays in what P must cover. */
+static void several(const char *name, unsigned int n, void *(*act)(void *)) {
+        pthread_t threads[READERS];
+
+        CHECK(pthread_barrier_init(&barrier, NULL, n) == 0, "no barrier");
+        for (unsigned int i = 0; i < n; i++) {
+                /* The T that was here is another thread's. */
+                atomic_store(&thread_ns[i], 0);
+                CHECK(pthread_create(&threads[i], NULL, act, &readers[i]) == 0, "no thread");
+        }
+        for (unsigned int i = 0; i < n; i++)
+                CHECK(pthread_join(threads[i], NULL) == 0, "a thread cannot be joined");
+        (void)pthread_barrier_destroy(&barrier);
+        judge(name, n);
+}
+
+static void come_and_go(void) {
+        unsigned int held = 0;
+
+        several("threads that come and go", MAKERS, make_threads);
+        for (unsigned int i = 0; i < MAKERS; i++)
+                atomic_store(&thread_ns[i], 0);
+        /* Who was joined may still be on its way out, and leaves its entry last. */
+        for (unsigned int i = 0; i < LOOKS && page->group.nr_tasks != 1; i++)
+                (void)sched_yield();
+        for (uint32_t i = CT_PAGE_FIRST_CELL + page->group.nr_cpus; i < region.entries; i++)
+                held += page[i].slot.tid != 0;
+        if (!point(page->group.state == CT_PAGE_LIVE && page->group.nr_tasks == 1 && held == 1,
+                   "of %u short threads no entry is left", SHORT_THREADS))
+                printf("# state %u, why %u; %u threads, %u entries\n", page->group.state,
+                       page->group.why, page->group.nr_tasks, held);
+        one_thread("after them");
+}
+
+static void read_only(void) {
+        union ct_page_entry entries[CT_PAGE_CHUNK_ENTRIES] = {};
+        void *writable = mmap(NULL, region.size, PROT_READ | PROT_WRITE, MAP_SHARED, region.map_fd, 0);
+        __u32 zero = 0;
+
+        point(writable == MAP_FAILED, "the page cannot be mapped for writing");
+        point(mprotect((void *)(uintptr_t)page, region.size, PROT_READ | PROT_WRITE) < 0,
+              "nor can its mapping be made so");
+        point(bpf_map_update_elem(region.map_fd, &zero, entries, BPF_ANY) < 0,
+              "nor is it written by bpf(2)");
+}
+
+/* A page that nobody writes any more must be known for that. */
+static void let_go(void) {
+        const struct ct_page_slot *slot = slot_of(gettid());
+        unsigned int answered = 0, links, programs;
+        uint64_t last_ns, ns;
+
+        links = bpf_objects(bpf_link_get_next_id);
+        programs = bpf_objects(bpf_prog_get_next_id);
+        point(links == ATTACHED && programs == ATTACHED,
+              "while the loader is open %u programs are attached and no more", ATTACHED);
+        CHECK(slot, "the first thread has lost its slot");
+        (void)close(region.map_fd);
+        ct_loader_close(loader);
+        last_ns = slot->last_ns;
+        nap();
+        while (answered < LOOKS && page_thread_ns(slot, &ns))
+                answered++;
+        point(answered < LOOKS && slot->last_ns == last_ns && !ct_page_group(page, &ns),
+              "with the loader closed the page goes stale");
+        links = bpf_objects(bpf_link_get_next_id);
+        programs = bpf_objects(bpf_prog_get_next_id);
+        if (!point(links == 0 && programs == 0, "with the loader closed nothing is attached"))
+                printf("# %u links, %u programs\n", links, programs);
+}
+
+/* --- where the tick stops --------------------------------------------------------------------- */
+
+/* Each round begins with a switch, so with a publication, and goes on until that is too old. */
+static void *read_tickless(void *data) {
+        struct reader *self = &readers[0];
+        unsigned int stale = 0;
+
+        pin(*(unsigned int *)data);
+        begin(self, 0);
+        for (unsigned int round = 0; round < TICKLESS_ROUNDS; round++) {
+                unsigned int unanswered = self->thread.unanswered;
+
+                nap();
+                for (unsigned int i = 0; i < TICKLESS_READS && self->thread.unanswered == unanswered; i++)
+                        sample(self);
+                stale += self->thread.unanswered != unanswered;
+        }
+        end(self);
+        printf("# %u rounds of %u ended with a stale page\n", stale, TICKLESS_ROUNDS);
+        point(stale >= TICKLESS_ROUNDS / 2, "without ticks the page goes stale");
+        return NULL;
+}
+
+static _Atomic bool stop;
+
+static void *burn_tickless(void *data) {
+        pin(*(unsigned int *)data);
+        begin(&readers[1], 1);
+        (void)pthread_barrier_wait(&barrier);
+        while (!atomic_load_explicit(&stop, memory_order_relaxed))
+                ;
+        end(&readers[1]);
+        return NULL;
+}
+
+static void tickless(unsigned int cpu) {
+        struct reader *self = &readers[0];
+        pthread_t thread;
+
+        pin(cpu == 0);
+        CHECK(pthread_create(&thread, NULL, read_tickless, &cpu) == 0, "no thread");
+        CHECK(pthread_join(thread, NULL) == 0, "a thread cannot be joined");
+        atomic_store(&thread_ns[0], 0);
+        judge("without ticks", 1);
+
+        /* This CPU has ticks. The other's part of P is missing, and so is P. */
+        CHECK(pthread_barrier_init(&barrier, NULL, 2) == 0, "no barrier");
+        CHECK(pthread_create(&thread, NULL, burn_tickless, &cpu) == 0, "no thread");
+        (void)pthread_barrier_wait(&barrier);
+        begin(self, 0);
+        for (unsigned int i = 0; i < SAMPLES; i++)
+                sample(self);
+        figures("beside, T", &self->thread);
+        figures("beside, P", &self->process);
+        point(agrees(&self->thread), "beside: the thread clock agrees with the kernel");
+        point(self->process.unanswered > self->process.n, "beside: the process clock is stale");
+        point(self->process.wrong * 100 <= SAMPLES, "beside: nor is it wrong where it is not");
+        point(!self->back_thread && !self->back_process && !self->uncovered,
+              "beside: no clock goes back, and the process clock covers its threads");
+        atomic_store(&stop, true);
+        CHECK(pthread_join(thread, NULL) == 0, "a thread cannot be joined");
+        end(self);
+        one_thread("afterwards");
+}
+
+/*
+ * libcputime, as a program uses it. Its own count says that the page was read, and the bounds that
+ * the kernel was asked where it was stale.
+ */
+static void library(unsigned int cpu) {
+        static struct tally tally;
+        struct cputime_stats before, after;
+        uint64_t last_ns = 0;
+        unsigned int back = 0;
+
+        pin(cpu);
+        CHECK(cputime_backend_set(CPUTIME_BACKEND_PAGE) == 0, "no backend page");
+        cputime_stats_read(&before);
+        do {
+                (void)cputime_thread_ns();
+                cputime_stats_read(&after);
+        } while (!after.reads[CPUTIME_BACKEND_PAGE] && after.reads[CPUTIME_BACKEND_SYSCALL] < LOOKS);
+        if (!point(after.reads[CPUTIME_BACKEND_PAGE] > 0, "the library gets a page")) {
+                printf("# %s: %s\n", after.refusal_step, strerror(after.refusal_error));
+                return;
+        }
+        before = after;
+        for (unsigned int i = 0; i < SAMPLES; i++) {
+                uint64_t low, ns, high;
+
+                if (i % TICKLESS_READS == 0)
+                        nap();
+                low = kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+                ns = cputime_thread_ns();
+                high = kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+                count(&tally, true, low, ns, high);
+                back += ns < last_ns;
+                last_ns = ns;
+        }
+        cputime_stats_read(&after);
+        figures("the library, T", &tally);
+        printf("# by the page %llu, by the kernel %llu, retreats %llu\n",
+               (unsigned long long)(after.reads[CPUTIME_BACKEND_PAGE] - before.reads[CPUTIME_BACKEND_PAGE]),
+               (unsigned long long)(after.reads[CPUTIME_BACKEND_SYSCALL] -
+                                    before.reads[CPUTIME_BACKEND_SYSCALL]),
+               (unsigned long long)(after.retreats - before.retreats));
+        point(after.reads[CPUTIME_BACKEND_SYSCALL] - before.reads[CPUTIME_BACKEND_SYSCALL] > SAMPLES / 2,
+              "without ticks the library asks the kernel");
+        point(agrees(&tally), "without ticks the library agrees with the kernel");
+        point(!back, "without ticks the library's clock does not go back");
+}
+
+int main(int argc, char *argv[]) {
+        unsigned int cpu = argc == 3 ? (unsigned int)atoi(argv[2]) : 0;
+
+        if (argc == 3 && strcmp(argv[1], "--library") == 0) {
+                library(cpu);
+                return 0;
+        }
+        if (argc != 1 && (argc != 3 || strcmp(argv[1], "--tickless") != 0)) {
+                fputs("page_agrees: use: page_agrees [--tickless CPU | --library CPU]\n", stderr);
+                return 2;
+        }
+        if (!load() || !enrol())
+                return 1;
+        if (argc == 3) {
+                tickless(cpu);
+        } else {
+                read_only();
+                one_thread("one thread");
+                several("several threads", READERS, read_along);
+                for (unsigned int i = 0; i < READERS; i++)
+                        atomic_store(&thread_ns[i], 0);
+                sleeping();
+                come_and_go();
+        }
+        let_go();
+        return 0;
+}
