@@ -9,7 +9,7 @@
  * turns, a batch of about a millisecond each, round after round, so that a slow phase of the
  * machine falls on all cells alike; a cell is the median of its batches.
  *
- *      parent                      child (floor | auto | syscall | ring | header) x clock
+ *      parent                      child (floor | auto | syscall | ring | header | page) x clock
  *        | -- one byte ------------> |
  *        |                           | a batch of reads
  *        | <------ struct batch ---- |
@@ -21,6 +21,8 @@
  * The auto row is no backend: it is what a program gets that asks for nothing, and tells which
  * backend AUTO takes for a thread that reads its own clock, and for a process with one thread that
  * reads the process clock.
+ *
+ * A page is made while the kernel serves: a child that may get one first waits for it.
  *
  * Two more cells are the floor, CLOCK_MONOTONIC and CLOCK_MONOTONIC_RAW through the vDSO: the
  * clocks that are read in user space anyway. A backend that reads the counter itself may undercut
@@ -56,6 +58,10 @@
 
 /* More than AUTO wants to see before it enrols a thread, and cheap even for the kernel's clock. */
 #define WARM_UP_READS 2000
+
+/* How long the library waits for a page, and how many reads it wants to see before it asks for one. */
+#define PAGE_WAIT_MS 1000
+#define PAGE_READS 512
 
 /* After the backends, which have their own numbers: the two clocks of the vDSO. */
 #define ROW_FLOOR CPUTIME_BACKEND_MAX
@@ -129,7 +135,22 @@ static enum cputime_backend main_server(const struct cputime_stats *before,
         return most;
 }
 
-static _Noreturn void child(unsigned int row, unsigned int column, int fd) {
+static void await_page(uint64_t (*read_clock)(void)) {
+        const struct timespec nap = { .tv_nsec = CT_NSEC_PER_MSEC };
+
+        for (unsigned int ms = 0; ms < PAGE_WAIT_MS; ms++) {
+                struct cputime_stats before, after;
+
+                cputime_stats_read(&before);
+                (void)ns_per_read(read_clock, PAGE_READS);
+                cputime_stats_read(&after);
+                if (main_server(&before, &after) == CPUTIME_BACKEND_PAGE)
+                        break;
+                (void)nanosleep(&nap, NULL);
+        }
+}
+
+static _Noreturn void child(unsigned int row, unsigned int column, int fd, bool page) {
         static uint64_t (*const clocks[COLUMNS])(void) = { cputime_thread_ns, cputime_process_ns };
         static uint64_t (*const floors[COLUMNS])(void) = { monotonic_ns, monotonic_raw_ns };
         uint64_t (*read_clock)(void) = row == ROW_FLOOR ? floors[column] : clocks[column];
@@ -139,6 +160,8 @@ static _Noreturn void child(unsigned int row, unsigned int column, int fd) {
         if (row != ROW_FLOOR && cputime_backend_set((enum cputime_backend)row) < 0)
                 _exit(1);
 
+        if (page && (row == CPUTIME_BACKEND_PAGE || row == CPUTIME_BACKEND_AUTO))
+                await_page(read_clock);
         (void)ns_per_read(read_clock, WARM_UP_READS);
         reads = 1 + (uint64_t)((double)BATCH_NS / (1 + ns_per_read(read_clock, WARM_UP_READS)));
 
@@ -156,7 +179,8 @@ static _Noreturn void child(unsigned int row, unsigned int column, int fd) {
         _exit(0);
 }
 
-static void start(struct cell *cell, unsigned int row, unsigned int column) {
+/* PAGE: a page is to be had. */
+static void start(struct cell *cell, unsigned int row, unsigned int column, bool page) {
         int fds[2];
 
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0) {
@@ -167,7 +191,7 @@ static void start(struct cell *cell, unsigned int row, unsigned int column) {
         cell->pid = fork();
         if (cell->pid == 0) {
                 (void)close(fds[0]);
-                child(row, column, fds[1]);
+                child(row, column, fds[1], page);
         }
         (void)close(fds[1]);
         if (cell->pid < 0) {
@@ -221,7 +245,8 @@ static void examine(struct row rows[ROWS]) {
                 for (unsigned int c = 0; c < COLUMNS; c++) {
                         rows[i].cells[c].fd = -1;
                         if (rows[i].probe.error == 0)
-                                start(&rows[i].cells[c], i, c);
+                                start(&rows[i].cells[c], i, c,
+                                      rows[CPUTIME_BACKEND_PAGE].probe.error == 0);
                 }
         for (unsigned int round = 0; round < ROUNDS; round++)
                 for (unsigned int i = 0; i < ROWS; i++)
@@ -418,7 +443,7 @@ static void help(void) {
                "\n"
                "Tries every backend on this machine, in this process's situation, measures what a\n"
                "read costs beside the kernel, and says for each refusal what it means and what\n"
-               "would change it. Takes less than a second on an idle machine.\n"
+               "would change it. Takes about a second on an idle machine.\n"
                "\n"
                "  --json FILE   the same as JSON, too; '-' is stdout, instead of the table\n"
                "  --help        this text\n"
