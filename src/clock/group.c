@@ -96,14 +96,19 @@ static uint64_t ct_group_last(struct ct_process *p) {
 
 uint64_t ct_group_ask(struct ct_process *p, struct ct_slot *slot) {
         uint64_t kernel_ns, ns;
+        pid_t pid;
 
         /* Before asking: values returned before this call are found, and the kernel's is later. */
         if (!p || !ct_acquire(&p->enrolled))
                 return ct_ask_process();
+        pid = ct_load(&p->pid);
         ns = ct_max(ct_group_last(p), ct_group_page_bound(p));
         kernel_ns = ct_ask_process();
         ns = ct_max(ns, ct_threads_last(p, kernel_ns));
         ns = ct_max(ns, kernel_ns);
+        /* A handler has forked meanwhile, and this is the child: nothing of its parent's is its own. */
+        if (ct_load(&p->pid) != pid)
+                return kernel_ns;
         /* For readers of an anchor that does not know this value yet. */
         if (ns > kernel_ns || ct_load(&p->group) || ct_load(&p->page))
                 ct_raise(&p->floor_ns, ns);

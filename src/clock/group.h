@@ -36,10 +36,13 @@ ct_group_fast(struct ct_process *p, struct ct_slot *slot, uint64_t *ret_ns) {
         if (__builtin_expect(ct_acquire(&p->doubt) != ct_acquire(&p->anchor_doubt), 0))
                 return false;
         n = ct_acquire(&p->n_watched);
-        for (uint32_t i = 0; i < n; i++)
-                if (__builtin_expect(*(const volatile uint32_t *)ct_acquire(&p->members[i].change_word) !=
-                                     ct_acquire(&p->members[i].change), 0))
+        for (uint32_t i = 0; i < n; i++) {
+                const volatile uint32_t *word = ct_acquire(&p->members[i].change_word);
+
+                /* NULL: a handler has forked in the middle of this, and here is the child. */
+                if (__builtin_expect(!word || *word != ct_acquire(&p->members[i].change), 0))
                         return false;
+        }
         ns = ct_runtime_at(ct_acquire(&p->base_ns), ct_acquire(&p->nr_running),
                            ct_ticks_to_ns(age, ct_acquire(&p->mult)));
         floor_ns = ct_acquire(&p->floor_ns);

@@ -84,6 +84,10 @@ void ct_page_begin(void) {
                 ct_store(&ct_page_age_ns, ct_nsec_from_timespec(&ts) * 3 / 2);
 }
 
+const char *ct_page_socket_path(void) {
+        return ct_page_socket;
+}
+
 static bool ct_held_is_ours(void) {
         struct stat st;
 
@@ -546,7 +550,6 @@ bool ct_thread_page_of(struct ct_process *p, pid_t tid, uint64_t *ret_ns) {
 void ct_page_forked(void) {
         void *place = ct_held.place;
 
-        /* A handler that forked in the middle of a read goes on with it in the child. */
         if (place)
                 (void)mmap(place, ct_held.size, PROT_READ,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE, -1, 0);

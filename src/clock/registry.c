@@ -44,6 +44,9 @@ static _Atomic uint32_t ct_next_slot;
 static pthread_key_t ct_end_key;
 static bool ct_end_key_usable;
 
+/* The arena, in inherited memory: a forked child has its parent's until it makes its own. */
+static char *ct_arena_place;
+
 static size_t ct_slots_offset(void) {
         return (sizeof(struct ct_process) + 63) / 64 * 64;
 }
@@ -125,6 +128,9 @@ struct ct_process *ct_process_get(void) {
                         /* A sandbox may forbid to ask. */
                         if (!ct_load(&p->pid) && pid > 0) {
                                 ct_store(&p->first_slot, ct_slots_end());
+                                /* What a slow path left that a forking handler interrupted. */
+                                ct_store(&p->floor_ns, 0);
+                                ct_store(&p->ended_last_ns, 0);
                                 atomic_store_explicit(&p->pid, pid, memory_order_release);
                         }
                         ct_process_leave(p, &mask);
@@ -149,9 +155,13 @@ bool ct_sandboxed(void) {
         return r > 0;
 }
 
+static size_t ct_arena_size(void) {
+        return CT_SLOTS_MAX * (ct_perf_size(CT_PERF_HEADER) + ct_perf_size(CT_PERF_RING));
+}
+
 /* Address space for all perf mappings: a page for the header and two for the ring, by slot. */
 static char *ct_arena(struct ct_process *p) {
-        size_t size = CT_SLOTS_MAX * (ct_perf_size(CT_PERF_HEADER) + ct_perf_size(CT_PERF_RING));
+        size_t size = ct_arena_size();
 
         if (!p->arena) {
                 void *a = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -159,7 +169,7 @@ static char *ct_arena(struct ct_process *p) {
                 if (a == MAP_FAILED)
                         return NULL;
                 (void)madvise(a, size, MADV_DONTFORK);
-                p->arena = a;
+                p->arena = ct_arena_place = a;
         }
         return p->arena;
 }
@@ -168,7 +178,7 @@ static char *ct_slot_place(struct ct_process *p, const struct ct_slot *slot, enu
         size_t i = (size_t)(slot - ct_slot_at(0));
         size_t header = ct_perf_size(CT_PERF_HEADER);
 
-        return p->arena + i * (header + ct_perf_size(CT_PERF_RING)) +
+        return ct_arena_place + i * (header + ct_perf_size(CT_PERF_RING)) +
                (kind == CT_PERF_RING ? header : 0);
 }
 
@@ -264,6 +274,12 @@ struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid) {
                 ct_store(&ct_next_slot, next + 1);
         }
         ct_store(&slot->floor_ns, 0);
+        /* All of this is 0 already, but for what ct_process_get() speaks of. */
+        ct_store(&slot->last_ns, 0);
+        ct_store(&slot->group_last_ns, 0);
+        ct_store(&slot->current, 0);
+        for (unsigned int i = 0; i < CT_ANCHORS; i++)
+                slot->anchors[i].limit = 0;
         ct_store(&slot->anchors_busy, 1);       /* anchor 0, in force and invalid */
         ct_store(&slot->backend, CPUTIME_BACKEND_SYSCALL);
         slot->mode = ct_load(&ct_mode);
@@ -423,7 +439,14 @@ static void ct_forked_child(void) {
                 ct_self.floor_ns = 0;
                 return;
         }
+        /*
+         * A handler may have forked in the middle of a read, and the child goes on with that: what
+         * it may be about to look at reads as zeroes, as all the rest.
+         */
         ct_page_forked();
+        if (ct_arena_place)
+                (void)mmap(ct_arena_place, ct_arena_size(), PROT_READ,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE, -1, 0);
         ct_self = (struct ct_self){};
         ct_store(&ct_next_slot, 0);
 }

@@ -23,16 +23,23 @@
 
 static inline __attribute__((always_inline)) bool ct_thread_fast(struct ct_slot *slot, uint64_t *ret_ns) {
         uint64_t version = ct_load(&slot->version), last_ns = ct_load(&slot->last_ns);
-        uint64_t age, floor_ns, ns;
+        const volatile uint32_t *word;
         const struct ct_anchor *anchor;
+        uint64_t age, floor_ns, ns;
 
         ct_compiler_barrier();
         anchor = &slot->anchors[ct_load(&slot->current)];
+        /*
+         * In a forked child the slot is all zeroes, from one instant to the next if a handler has
+         * forked in the middle of this: then a word that was found before can still be looked at
+         * (registry.c), and one found later fails at the limit.
+         */
+        word = anchor->change_word;
+        ct_compiler_barrier();
         age = ct_time_now(anchor->counter) - anchor->start;
-        /* In a forked child the slot is all zeroes: this fails before the word is looked at. */
         if (__builtin_expect(age >= anchor->limit, 0))
                 return false;
-        if (__builtin_expect(*(const volatile uint32_t *)anchor->change_word != anchor->change, 0))
+        if (__builtin_expect(*word != anchor->change, 0))
                 return false;
         ns = ct_runtime_at(anchor->base_ns, 1, ct_ticks_to_ns(age, anchor->mult));
         floor_ns = ct_load(&slot->floor_ns);
