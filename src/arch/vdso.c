@@ -30,13 +30,13 @@ static const char *const ct_vdso_names[] = {
         "__kernel_clock_gettime",       /* aarch64, powerpc, s390x */
 };
 
-typedef int ct_clock_gettime_fn(clockid_t, struct timespec *);
-
 static int ct_sys_clock_gettime_raw(clockid_t clockid, struct timespec *ret_ts) {
         return ct_sys_clock_gettime(clockid, ret_ts);
 }
 
-static _Atomic(ct_clock_gettime_fn *) ct_vdso_fn;
+static int ct_vdso_first(clockid_t clockid, struct timespec *ret_ts);
+
+_Atomic(ct_clock_gettime_fn *) ct_vdso_fn = ct_vdso_first;
 
 int ct_sys_clock_gettime(clockid_t clockid, struct timespec *ret_ts) {
         int saved_errno = errno, r = 0;
@@ -116,27 +116,16 @@ static ct_clock_gettime_fn *ct_vdso_find(void) {
         return ct_sys_clock_gettime_raw;
 }
 
-int ct_vdso_clock_gettime(clockid_t clockid, struct timespec *ret_ts) {
-        ct_clock_gettime_fn *fn = atomic_load_explicit(&ct_vdso_fn, memory_order_relaxed);
-
-        if (__builtin_expect(!fn, 0)) {
-                fn = ct_vdso_find();
-                atomic_store_explicit(&ct_vdso_fn, fn, memory_order_relaxed);
-        }
-        return fn(clockid, ret_ts);     /* the vDSO, too, returns -errno */
+/* Called in the vDSO's place until it is known where that is. */
+static int ct_vdso_first(clockid_t clockid, struct timespec *ret_ts) {
+        atomic_store_explicit(&ct_vdso_fn, ct_vdso_find(), memory_order_relaxed);
+        return ct_vdso_clock_gettime(clockid, ret_ts);
 }
 
 uint64_t ct_vdso_raw_ns(void) {
         struct timespec ts = {};
 
         (void)ct_vdso_clock_gettime(CLOCK_MONOTONIC_RAW, &ts);
-        return ct_nsec_from_timespec(&ts);
-}
-
-uint64_t ct_vdso_monotonic_ns(void) {
-        struct timespec ts = {};
-
-        (void)ct_vdso_clock_gettime(CLOCK_MONOTONIC, &ts);
         return ct_nsec_from_timespec(&ts);
 }
 

@@ -731,8 +731,12 @@ int ct_join(struct bpf_iter__task *ctx) {
         barrier();
         WRITE_ONCE(ref->generation, ct_join_generation);
         barrier();
-        /* Events are seen from here on. One before would leave e behind until the next. */
-        if (READ_ONCE(task->nvcsw) + READ_ONCE(task->nivcsw) != switches)
+        /*
+         * Events are seen from here on. One before would leave e behind until the next; one of an
+         * earlier enrolment that was still at it has left its own marks.
+         */
+        if (READ_ONCE(task->nvcsw) + READ_ONCE(task->nivcsw) != switches || READ_ONCE(ref->running) ||
+            READ_ONCE(ref->used_ns) != e)
                 ct_join_raced++;
         return 0;
 }
