@@ -43,11 +43,12 @@
 #include "cli/bench.h"
 #include "cli/bench-hook.h"
 #include "cli/cli.h"
+#include "cli/page-server.h"
 #include "cli/stats.h"
 #include "cputime/clock.h"
 
 #define EXIT_INTERRUPTED 130
-#define COLUMNS_MAX 8           /* five backends, one of them again, two floors; pipe has 7 */
+#define COLUMNS_MAX 9           /* six backends, one of them again, two floors; pipe has 7 */
 #define ROWS_MAX 64
 #define CALLS_MAX UINT64_C(1000000000000)
 #define PIPE_BYTES_MAX UINT64_C(1000000000)
@@ -87,7 +88,7 @@ static const char *const benches[] = {
         "pound_clock_gettime", "pound_times", "thread_read", "process_read", "pipe",
 };
 
-static const char *const backends[] = { "kernel", "auto", "ring", "header", "syscall" };
+static const char *const backends[] = { "kernel", "auto", "page", "ring", "header", "syscall" };
 
 /* The accountings of the pipe; the first is what the others are compared with. */
 static const char *const accountings[] = {
@@ -234,7 +235,7 @@ static void print_help(void) {
                "    page               both threads enrolled in the page\n"
                "\n"
                "  --threads LIST   values of N [2,5,8,12,21,30,48,79,110,128]\n"
-               "  --backend LIST   of kernel, auto, ring, header, syscall [kernel,auto]\n"
+               "  --backend LIST   of kernel, auto, page, ring, header, syscall [kernel,auto]\n"
                "                   pipe: of those above [all that work here; the last three\n"
                "                   need root, or CAP_BPF and CAP_PERFMON]\n"
                "  --repeat N       samples of each, after one that is dropped [%d; pipe %d]\n"
@@ -358,6 +359,7 @@ static int check_backends(void) {
                 const char *name = arg_backends[i];
                 enum cputime_backend backend;
                 struct cputime_probe probe;
+                const char *step;
 
                 if (strcmp(name, "kernel") == 0)
                         continue;
@@ -366,6 +368,9 @@ static int check_backends(void) {
                                   "cputime or install it again, or measure --backend kernel");
                         return CLI_EXIT_FAILED;
                 }
+                /* As `cputime run` does it for root; else the probe says why there is no page. */
+                if (strcmp(name, "auto") == 0 || strcmp(name, "page") == 0)
+                        (void)page_server_start(true, &step);
                 if (cputime_backend_from_name(name, &backend) == 0 &&
                     cputime_backend_probe(backend, &probe) == 0 && probe.error != 0)
                         return cli_usage("--backend: %s does not work here: %s: %s (%s); see "

@@ -41,6 +41,9 @@
 /* From the first message to a live page: the program is loaded for the first client, 0.1 s. */
 #define CT_PAGE_WAIT_NS CT_NSEC_PER_SEC
 
+/* How often the server's answer is looked for. */
+#define CT_PAGE_POLL_NS (100 * CT_NSEC_PER_USEC)
+
 /* How long after a refusal or a loss the next try comes, doubled with each, at most 256 times. */
 #define CT_PAGE_RETRY_NS CT_NSEC_PER_SEC
 
@@ -266,10 +269,13 @@ bool ct_page_try(struct ct_process *p) {
         /* Events and a page do not go together. */
         if (p->arena || ct_vdso_coarse_ns() < ct_load(&p->page_at_ns))
                 return false;
+        if (ct_vdso_monotonic_ns() < ct_load(&p->page_poll_ns))
+                return true;
         if (!ct_process_enter(p, &mask))
                 return true;
         if (ct_load(&p->page))
                 goto out;
+        ct_store(&p->page_poll_ns, ct_vdso_monotonic_ns() + CT_PAGE_POLL_NS);
         if (p->page_progress != CT_PROGRESS_NONE && !ct_held_is_ours()) {
                 ct_held.fd = -1;
                 goes_on = ct_page_refused(p, EBADF, "connection to cputimed");
@@ -514,10 +520,13 @@ bool ct_group_page_slow(struct ct_process *p, struct ct_slot *slot, uint64_t *re
 
         if (!page)
                 return false;
-        if (ct_group_page_fast(p, slot, page, ret_ns)) {
+        /* Who has not read its own clock yet has to be found in the page first. */
+        if ((ct_load(&slot->page) || ct_thread_page_slow(p, slot, ret_ns, ret_backend)) &&
+            ct_group_page_fast(p, slot, page, ret_ns)) {
                 *ret_backend = CPUTIME_BACKEND_PAGE;
                 return true;
         }
+        *ret_backend = CPUTIME_BACKEND_SYSCALL;
         if (!ct_page_stale(p, slot, page))
                 return false;
         *ret_ns = ct_group_ask(p, slot);

@@ -155,6 +155,7 @@ struct ct_process {
         uint32_t page_progress;         /* under the lock, as the rest */
         uint32_t page_retries;
         _Atomic uint64_t page_at_ns;    /* coarse clock before which not to try again */
+        _Atomic uint64_t page_poll_ns;  /* before which not to look for an answer again */
         uint64_t page_asked_ns;
 
         /* Slow path only. */

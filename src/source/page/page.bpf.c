@@ -436,7 +436,8 @@ static __always_inline void ct_go_live(struct ct_chunk *first, struct task_struc
                 return;
         books->ended_kernel_ns = ended_ns;
         g->base_ns = books->joined_ns + ended_ns;
-        g->valid_ns = now + g->age_ns;  /* by then each running thread has had a tick */
+        /* Others that run have not been seen yet, but will be at their tick. */
+        g->valid_ns = g->nr_tasks == 1 ? now : now + g->age_ns;
         __sync_val_compare_and_swap(&g->state, CT_PAGE_GOING, CT_PAGE_LIVE);
 }
 
