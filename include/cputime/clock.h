@@ -73,7 +73,7 @@ enum cputime_backend {
  * CPU time that the calling thread has used, in nanoseconds since it began. Cannot fail.
  * System calls: none on the fast path; one after each context switch that is noticed and one per
  * CPUTIME_ANCHOR_NS of running, repeated up to twice where the asking itself was interrupted; one a
- * read until the thread is enrolled.
+ * read until the thread is enrolled. With a page none at all, but where it was missed or is late.
  */
 uint64_t cputime_thread_ns(void);
 
@@ -86,7 +86,8 @@ uint64_t cputime_process_ns(void);
 
 /*
  * CPU time of the thread TID of the calling process; 0 means the caller. Other threads' clocks are
- * read from the kernel, one system call, and kept consistent with what those threads read.
+ * read from the page or, where there is none, from the kernel, one system call; and kept consistent
+ * with what those threads read.
  * Returns 0, or
  *   -EINVAL  TID is negative
  *   -ESRCH   no such thread, or it is not a thread of the calling process
@@ -106,10 +107,81 @@ struct cputime_sample {
 void cputime_sample_read(struct cputime_sample *ret_sample);
 
 /*
+ * What the scheduler did with threads. A page (CPUTIME_BACKEND_PAGE) has it beside the clocks; where
+ * there is none the kernel is asked, which has a file in /proc for each thread, and a page is asked for
+ * as it is by reads of the clocks. oncpu_ns is the clock: with r a read of it by cputime_thread_ns() or
+ * cputime_process_ns(), and s a stat,
+ *
+ *      r returns before s begins => r <= s.oncpu_ns,   s returns before r begins => s.oncpu_ns <= r
+ *
+ * and its error has the same bound. The rest are the kernel's own counts, as of the last switch. None
+ * of them is less in a later stat than in an earlier one of the same backend, but for the process's
+ * wait_ns from SYSCALL. Stats of different backends are not to be compared: see the process's below.
+ */
+struct cputime_thread_stat {
+        uint64_t oncpu_ns;              /* on a CPU: the thread's clock */
+        uint64_t wait_ns;               /* ready to run, waiting for a CPU; a wait counts when it ends */
+        uint64_t voluntary_switches;    /* it left its CPU to wait for something */
+        uint64_t involuntary_switches;  /* its CPU was given to another */
+        int32_t cpu;                    /* the number of the CPU that it is on; -1: on none */
+        enum cputime_backend backend;   /* PAGE, or SYSCALL: where all but oncpu_ns is from */
+};
+
+/*
+ * The stat of the thread TID of the calling process; 0 means the caller. Asked of the kernel, a thread
+ * that is about to run cannot be told from one that does: CPU is then where it will.
+ * With a page all of it is of one instant. System calls: none then, but where it was missed or is
+ * late; without one, those of cputime_thread_ns() and 4 for the caller, those of cputime_thread_ns_of()
+ * and 12 to 16 for another. Async-signal-safe, preserves errno. Returns 0, or
+ *   -EINVAL      TID is negative
+ *   -ESRCH       no such thread, or it is not a thread of the calling process
+ * and only where there is no page
+ *   -EOPNOTSUPP  for another thread than the caller: /proc is that of another pid namespace
+ *   -ENOENT      there is no /proc
+ *   -EACCES -EMFILE -ENFILE -ENODATA ...  a file in it cannot be opened or read: the call's errno
+ * On failure *ret_stat is untouched.
+ */
+int cputime_thread_stat_read(pid_t tid, struct cputime_thread_stat *ret_stat);
+
+/*
+ * The same, summed up over threads. Which ones:
+ *
+ *                         PAGE                                  SYSCALL
+ *   oncpu_ns              all, the ended ones too               the same
+ *   switches              alive when the page was made, with    all, the ended ones too
+ *   wait_ns               all of theirs; born since, also if    alive now: it falls when one ends
+ *                         they have ended
+ *   nr_running            on a CPU                              or about to be
+ *
+ * (PAGE has the last switches of threads that end, one each and sometimes more, which come after the
+ * kernel has added up their counts.)
+ */
+struct cputime_process_stat {
+        uint64_t oncpu_ns;              /* the process's clock */
+        uint64_t wait_ns;
+        uint64_t voluntary_switches;
+        uint64_t involuntary_switches;
+        uint32_t nr_threads;            /* alive */
+        uint32_t nr_running;            /* on a CPU, the caller included */
+        enum cputime_backend backend;   /* as in struct cputime_thread_stat */
+};
+
+/*
+ * The stat of the calling process. With a page a walk over the machine's CPUs that the process has ever
+ * used, whatever the number of threads; without, over its threads.
+ * System calls: as above none with a page; without, those of cputime_process_ns(), 5 and more, and 6
+ * for each thread. Async-signal-safe, preserves errno. Returns 0, or
+ *   -ENOENT -EACCES -EMFILE -ENFILE -ENODATA ...  without a page: as cputime_thread_stat_read()
+ * On failure *ret_stat is untouched.
+ */
+int cputime_process_stat_read(struct cputime_process_stat *ret_stat);
+
+/*
  * Forces a backend on the calling process and its threads, from the next read on; AUTO undoes it.
  * A forced backend is enrolled at the first read, whether it pays or not. Where the kernel refuses
  * it the kernel's clock serves, silently: cputime_backend_probe() tells. For HEADER, which cannot
- * see siblings run, the process clock is served by the kernel.
+ * see siblings run, the process clock is served by the kernel; for PAGE both are until the page is
+ * there, some 10 ms, 0.1 s where nobody had one before.
  * Not async-signal-safe. Returns 0, or
  *   -EINVAL  BACKEND is not one of enum cputime_backend
  */
@@ -124,14 +196,16 @@ int cputime_backend_from_name(const char *name, enum cputime_backend *ret_backen
 /* Why a backend is usable here, or not. */
 struct cputime_probe {
         int error;              /* 0: usable; otherwise the errno of the step that failed */
-        const char *step;       /* the step: "perf_event_open", "mmap", "madvise", ...; never NULL */
+        const char *step;       /* the step: "perf_event_open", "connect to cputimed", ...; never NULL */
         const char *meaning;    /* what that errno means at this step; "usable" when error is 0 */
         const char *remedy;     /* what would change it; "" when there is nothing to change */
 };
 
 /*
  * Tries BACKEND in the calling thread, on the real kernel, and takes everything down again.
- * The strings are static. Not async-signal-safe. A few system calls, tens of microseconds.
+ * The strings are static. Not async-signal-safe. A few system calls, tens of microseconds; for PAGE,
+ * where the process has none, cputimed is asked for one, tens of milliseconds, three seconds at most.
+ * (That another thread may just be doing the same, unknown to us: one of the two has to ask again.)
  * Returns 0 when the probe was made (look at ret_probe->error), or
  *   -EINVAL  BACKEND is AUTO or unknown; *ret_probe is untouched
  */
@@ -141,9 +215,10 @@ int cputime_backend_probe(enum cputime_backend backend, struct cputime_probe *re
 struct cputime_stats {
         uint64_t reads[CPUTIME_BACKEND_MAX];    /* served by each backend; [AUTO] stays 0 */
         uint64_t anchors;       /* times a fast clock asked the kernel anew */
-        uint64_t enrolments;    /* events opened */
-        uint64_t retreats;      /* threads or processes given back to the kernel: it did not pay */
-        uint64_t refusals;      /* times the kernel refused an event */
+        uint64_t enrolments;    /* events opened, pages got */
+        uint64_t retreats;      /* threads or processes given back to the kernel: it did not pay, or a */
+                                /* page came to its end */
+        uint64_t refusals;      /* times the kernel refused an event, or cputimed a page */
         int refusal_error;      /* errno of the last refusal, 0 if none */
         const char *refusal_step;       /* its step, a static string; "" if none */
 };

@@ -48,7 +48,7 @@ static int help(void) {
                "Compares cputime's clocks with the kernel's on this machine and says whether they\n"
                "agree within the published bounds.\n"
                "\n"
-               "  -b, --backend BACKEND  auto (default), syscall, ring or header\n"
+               "  -b, --backend BACKEND  auto (default), syscall, ring, header or page\n"
                "  -s, --seconds N        time for all phases together, %d..%d (default %d)\n"
                "  -j, --json FILE        write all of the result to FILE, \"-\" for stdout\n"
                "  -h, --help             show this and end\n"
@@ -94,8 +94,8 @@ static int parse_arguments(int argc, char *argv[]) {
                 switch (c) {
                 case 'b':
                         if (cputime_backend_from_name(optarg, &arg_backend) < 0)
-                                return cli_usage("unknown backend \"%s\": give auto, syscall, ring "
-                                                 "or header", optarg);
+                                return cli_usage("unknown backend \"%s\": give auto, syscall, ring, "
+                                                 "header or page", optarg);
                         break;
                 case 's':
                         if (cli_parse_u64(optarg, SECONDS_MIN, SECONDS_MAX, &arg_seconds) < 0)

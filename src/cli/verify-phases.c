@@ -53,6 +53,9 @@
 /* More CPUs would make a sample of the process clock, which reads all siblings, coarse. */
 #define PHASE_CPUS_MAX 8
 
+/* How long the library waits for a page, and a little more. */
+#define PAGE_WAIT_MS 1500
+
 #define OVERCOMMIT 4
 #define FLEETING_SLOTS 2
 
@@ -644,6 +647,26 @@ static int confine(unsigned int n_cpus) {
         return sched_setaffinity(0, sizeof(few), &few) < 0 ? -errno : 0;
 }
 
+/*
+ * A page is made while the kernel serves, whose answers would agree with themselves. Returns 0 when
+ * it is there, or why it is not, -errno.
+ */
+static int await_page(void) {
+        const struct timespec nap = { .tv_nsec = CT_NSEC_PER_MSEC };
+        struct cputime_sample sample;
+        struct cputime_stats stats;
+
+        for (unsigned int ms = 0; ms < PAGE_WAIT_MS; ms++) {
+                cputime_sample_read(&sample);
+                if (sample.thread_backend == CPUTIME_BACKEND_PAGE &&
+                    sample.process_backend == CPUTIME_BACKEND_PAGE)
+                        return 0;
+                (void)nanosleep(&nap, NULL);
+        }
+        cputime_stats_read(&stats);
+        return stats.refusals > 0 ? -stats.refusal_error : -ETIMEDOUT;
+}
+
 void verify_phase_run(const struct verify_phase *phase, struct verify_run *run) {
         int r;
 
@@ -657,6 +680,10 @@ void verify_phase_run(const struct verify_phase *phase, struct verify_run *run) 
         if (r == 0 && phase->confined) {
                 run->failed_step = "keeping to some of the CPUs";
                 r = confine(run->n_cpus);
+        }
+        if (r == 0 && run->backend == CPUTIME_BACKEND_PAGE) {
+                run->failed_step = "getting a page from cputimed";
+                r = await_page();
         }
         run->start_ns = run->end_ns = ct_vdso_raw_ns();
         if (r == 0)

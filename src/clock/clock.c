@@ -87,7 +87,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         }
         /* Before asking: what its thread was shown before this call began. */
         slot = ct_slot_find(p, tid);
-        shown_ns = slot ? ct_slot_shown(slot) : 0;
+        shown_ns = slot ? ct_max(ct_slot_shown(slot), ct_thread_page_bound(slot)) : 0;
         r = ct_ask_thread_of(tid, &ns);
         /* It may have taken its first anchor just before we asked, a little behind our answer. */
         if (!slot)

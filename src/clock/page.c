@@ -239,11 +239,14 @@ static bool ct_page_map(struct ct_process *p, const struct ct_message *reply, in
 static bool ct_page_adopt(struct ct_process *p) {
         const union ct_page_entry *page = ct_held.place;
         uint32_t state = ct_page_acquire(&page->group.state);
+        const struct ct_page_slot *own;
         uint64_t ns;
 
         if (state == CT_PAGE_BROKEN)
                 return ct_page_refused(p, EAGAIN, "page");
-        if (!ct_page_group(page, &ns)) {
+        own = ct_page_find(page, (pid_t)syscall(SYS_gettid));
+        /* What has been published must not lie in our future. */
+        if (!own || !ct_page_group(page, &ns) || ct_page_acquire(&own->last_ns) > ct_vdso_monotonic_ns()) {
                 if (ct_vdso_coarse_ns() - p->page_asked_ns < CT_PAGE_WAIT_NS)
                         return true;
                 /* Live, but of another time than ours. */
@@ -252,7 +255,6 @@ static bool ct_page_adopt(struct ct_process *p) {
         ct_raise(&p->floor_ns, ct_ask_process());
         p->page_progress = CT_PROGRESS_NONE;
         p->page_retries = 0;
-        ct_store(&p->page_lead_ns, 0);
         atomic_fetch_add_explicit(&p->enrolments, 1, memory_order_relaxed);
         atomic_store_explicit(&p->page, page, memory_order_seq_cst);
         return true;
@@ -372,6 +374,39 @@ static uint64_t ct_page_bound(const union ct_page_entry *page) {
         return ns;
 }
 
+/* What has been returned for threads beyond what the page has for them. */
+static uint64_t ct_page_leads(struct ct_process *p, const union ct_page_entry *page) {
+        uint64_t sum_ns = 0;
+
+        for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++) {
+                struct ct_slot *slot = ct_slot_at(i);
+                const struct ct_page_slot *own;
+                uint64_t floor_ns, page_ns;
+
+                if (!ct_acquire(&slot->page_led))
+                        continue;
+                own = ct_page_find(page, ct_load(&slot->tid));
+                floor_ns = ct_acquire(&slot->floor_ns);
+                page_ns = own ? ct_thread_bound(own) : 0;
+                if (own && floor_ns > page_ns)
+                        sum_ns += floor_ns - page_ns;
+        }
+        return sum_ns;
+}
+
+/* The same with the process's sum, of one instant: a thread must not be caught up in one alone. */
+static uint64_t ct_page_bound_led(struct ct_process *p, const union ct_page_entry *page) {
+        uint64_t leads_ns, again_ns, ns;
+        unsigned int tries = 0;
+
+        do {
+                leads_ns = ct_load(&p->page_leads) ? ct_page_leads(p, page) : 0;
+                ns = ct_page_bound(page);
+                again_ns = ct_load(&p->page_leads) ? ct_page_leads(p, page) : 0;
+        } while (leads_ns > again_ns + 50 * CT_NSEC_PER_USEC && ++tries < 8);
+        return ns + ct_max(leads_ns, again_ns);
+}
+
 uint64_t ct_group_page_bound(struct ct_process *p) {
         const union ct_page_entry *page;
 
@@ -379,7 +414,7 @@ uint64_t ct_group_page_bound(struct ct_process *p) {
         while (__builtin_expect(ct_acquire(&p->page_leaving), 0))
                 (void)syscall(SYS_sched_yield);
         page = ct_acquire(&p->page);
-        return page ? ct_page_bound(page) + ct_load(&p->page_lead_ns) : 0;
+        return page ? ct_page_bound_led(p, page) : 0;
 }
 
 void ct_page_leave(struct ct_process *p) {
@@ -397,8 +432,11 @@ void ct_page_leave(struct ct_process *p) {
                  * Readers who find the page gone when they are done start over, and wait for the
                  * floors; the others had a time before this.
                  */
+                uint64_t bound_ns;
+
                 atomic_store_explicit(&p->page_leaving, 1, memory_order_seq_cst);
                 atomic_store_explicit(&p->page, NULL, memory_order_seq_cst);
+                bound_ns = ct_page_bound_led(p, page);
                 for (uint32_t i = ct_slots_first(p); i < ct_slots_end(); i++) {
                         struct ct_slot *slot = ct_slot_at(i);
                         const struct ct_page_slot *own =
@@ -406,9 +444,9 @@ void ct_page_leave(struct ct_process *p) {
 
                         if (own)
                                 ct_raise(&slot->floor_ns, ct_thread_bound(own));
-                        ct_store(&slot->page_lead_ns, 0);
+                        ct_page_lead_end(p, slot);
                 }
-                ct_raise(&p->floor_ns, ct_page_bound(page) + ct_load(&p->page_lead_ns));
+                ct_raise(&p->floor_ns, ct_max(bound_ns, ct_page_bound(page)));
                 ct_release(&p->page_leaving, 0);
                 /* Broken for want of room: a larger one can be had at once. */
                 if (ct_page_load(&page->group.why) != CT_PAGE_FULL)
@@ -423,30 +461,23 @@ void ct_page_leave(struct ct_process *p) {
         errno = saved_errno;
 }
 
-/* NS is about to be returned for SLOT's thread, which the page, OWN, has at less: P must cover it. */
+/*
+ * NS is about to be returned for SLOT's thread, which the page, OWN, has at less: P must cover it.
+ * Until the page has caught up its owner comes by the slow path, and all who read P as well.
+ */
 static void ct_page_lead(struct ct_process *p, struct ct_slot *slot, const struct ct_page_slot *own,
                          uint64_t ns) {
-        uint64_t page_ns = ct_page_acquire(&own->used_ns), old = ct_load(&slot->page_lead_ns), lead_ns;
-
-        if (page_ns >= ns)
+        if (ct_page_acquire(&own->used_ns) >= ns)
                 return;
-        lead_ns = ns - page_ns;
-        while (old < lead_ns && !atomic_compare_exchange_weak_explicit(
-                       &slot->page_lead_ns, &old, lead_ns, memory_order_relaxed, memory_order_relaxed))
-                ;
-        if (old < lead_ns)
-                atomic_fetch_add_explicit(&p->page_lead_ns, lead_ns - old, memory_order_release);
-        /* Until the page has caught up the owner comes by the slow path, which takes it back. */
+        ct_raise(&slot->floor_ns, ns);
+        if (!atomic_exchange_explicit(&slot->page_led, 1, memory_order_seq_cst))
+                atomic_fetch_add_explicit(&p->page_leads, 1, memory_order_seq_cst);
         atomic_store_explicit(&slot->page, NULL, memory_order_seq_cst);
 }
 
 void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot) {
-        uint64_t lead_ns = atomic_exchange_explicit(&slot->page_lead_ns, 0, memory_order_relaxed);
-
-        if (!lead_ns)
-                return;
-        ct_raise(&p->floor_ns, ct_group_page_bound(p));
-        atomic_fetch_sub_explicit(&p->page_lead_ns, lead_ns, memory_order_release);
+        if (ct_load(&slot->page_led) && atomic_exchange_explicit(&slot->page_led, 0, memory_order_relaxed))
+                atomic_fetch_sub_explicit(&p->page_leads, 1, memory_order_release);
 }
 
 void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t ns) {

@@ -6,14 +6,14 @@
  * comes to its page and leaves it again in page.c.
  *
  *      T  =  max(floor, T of the page)         floor: the thread's own, p->floor_ns
- *      P  =  max(floor, P of the page + lead)
+ *      P  =  max(floor, P of the page)
  *
  * Nothing is written but a count of the reads: what has been returned can be worked out from the
  * page, so it needs no trace. Where the page does not answer, or does not know that the thread
- * runs (an event was lost), the kernel does, and that does leave one: `floor_ns` is raised to it; and
- * as P must cover such a T too, `page_lead_ns` is raised by what it was ahead of the page's,
- * until the page has caught up. So long slot->page is NULL, and all of the thread's reads come by
- * the slow path.
+ * runs (an event was lost), the kernel does, and that does leave one: `floor_ns` is raised to it.
+ * P must cover such a T too, though the page has less for it: until the page has caught up,
+ * `page_leads` says that there is such a thread, slot->page of that one is NULL, and reads of P and
+ * of its T come by the slow path, which adds what is missing.
  */
 #include "clock/clock.h"
 #include "source/page/page-read.h"
@@ -45,9 +45,10 @@ ct_group_page_fast(struct ct_process *p, struct ct_slot *slot, const union ct_pa
         uint64_t ns = 0;
 
         /* Who reads is running: a page that does not say so has missed it, and P would too. */
-        if (__builtin_expect(!own || ct_page_acquire(&own->cpu) < 0 || !ct_page_group(page, &ns), 0))
+        if (__builtin_expect(!own || ct_page_acquire(&own->cpu) < 0 || ct_acquire(&p->page_leads) ||
+                             !ct_page_group(page, &ns), 0))
                 return false;
-        ns = ct_max(ns + ct_acquire(&p->page_lead_ns), ct_acquire(&p->floor_ns));
+        ns = ct_max(ns, ct_acquire(&p->floor_ns));
         if (__builtin_expect(ct_load(&p->page) != page, 0))
                 return false;
         ct_count(&slot->page_reads);
@@ -83,10 +84,7 @@ uint64_t ct_group_page_bound(struct ct_process *p);
 /* The same for the thread of SLOT. */
 uint64_t ct_thread_page_bound(const struct ct_slot *slot);
 
-/*
- * The page has caught up with what was returned for SLOT's thread, or the thread ends. P stays where
- * it is until it has caught up, too.
- */
+/* The page has caught up with what was returned for SLOT's thread, or the thread ends. */
 void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot);
 
 /* The page's slot of TID, NULL if there is none. */
@@ -100,5 +98,8 @@ void ct_page_forked(void);
 
 /* Where the server is asked for a page, from the environment. Before anything else. */
 void ct_page_begin(void);
+
+/* The same, for who asks by another way. */
+const char *ct_page_socket_path(void);
 
 #endif /* CT_CLOCK_PAGE_H */

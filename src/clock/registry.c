@@ -131,6 +131,7 @@ struct ct_process *ct_process_get(void) {
                                 /* What a slow path left that a forking handler interrupted. */
                                 ct_store(&p->floor_ns, 0);
                                 ct_store(&p->ended_last_ns, 0);
+                                p->epoch = ct_vdso_raw_ns();
                                 atomic_store_explicit(&p->pid, pid, memory_order_release);
                         }
                         ct_process_leave(p, &mask);
@@ -353,8 +354,12 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
             ++ct_self.n_early < CT_EARLY_READS)
                 return NULL;
 
-        if (!ct_process_enter(p, &mask))
-                return NULL;
+        while (!ct_process_enter(p, &mask)) {
+                if (!ct_load(&p->page))
+                        return NULL;
+                /* What the kernel would say has no trace, and the page may say less at the next read. */
+                (void)syscall(SYS_sched_yield);
+        }
         saved_errno = errno;
         tid = (pid_t)syscall(SYS_gettid);
         errno = saved_errno;
@@ -370,8 +375,11 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
         }
         if (!slot && tid > 0)
                 slot = ct_slot_new(p, tid);
-        if (slot)
+        if (slot) {
                 slot->attached = 1;
+                if (ct_self.epoch == p->epoch)
+                        ct_raise(&slot->floor_ns, ct_self.floor_ns);
+        }
         ct_self.slot = slot;
         ct_process_leave(p, &mask);
         if (slot && ct_end_key_usable)
@@ -403,6 +411,7 @@ static void ct_thread_end(void *unused) {
         ct_self.slot = NULL;
         ct_raise(&slot->floor_ns, ct_thread_page_bound(slot));
         ct_self.floor_ns = ct_slot_shown(slot);
+        ct_self.epoch = p->epoch;
         /*
          * Readers of this thread's clock have the kernel alone to ask from here on. Where the
          * thread was ahead of it, by no more than an anchor's life, it stays until it is not.

@@ -99,7 +99,7 @@ struct ct_slot {
         _Atomic uint64_t asked_group;
         _Atomic uint64_t n_anchors;
         _Atomic uint64_t page_stale;    /* reads that the page should have served */
-        _Atomic uint64_t page_lead_ns;  /* the thread's part of the process's */
+        _Atomic uint32_t page_led;      /* more has been returned than the page has yet */
 
         /* Under the lock. */
         _Atomic uint32_t header __attribute__((aligned(64)));   /* the header event is mapped */
@@ -131,6 +131,7 @@ struct ct_process {
         _Atomic uint32_t lock;
         _Atomic uint64_t locked_ns;     /* since when */
         _Atomic pid_t pid;              /* 0: not begun */
+        uint64_t epoch;                 /* when, CLOCK_MONOTONIC_RAW in ns: no child has its parent's */
         _Atomic uint32_t n_visitors;    /* threads that are looking at others' slots */
         _Atomic uint32_t first_slot;
 
@@ -150,7 +151,7 @@ struct ct_process {
 
         /* The page, see page.h. */
         const union ct_page_entry *_Atomic page __attribute__((aligned(64)));   /* NULL: none */
-        _Atomic uint64_t page_lead_ns;  /* what threads' clocks were ahead of it, summed up */
+        _Atomic uint32_t page_leads;    /* threads for which more has been returned than it has yet */
         _Atomic uint32_t page_leaving;  /* the floors are just being raised */
         uint32_t page_progress;         /* under the lock, as the rest */
         uint32_t page_retries;

@@ -17,7 +17,8 @@ struct ct_self {
         struct ct_slot *slot;           /* NULL: not registered; the fast paths need it */
         uint32_t vforked;               /* not 0: a foreign process may be running on this memory */
         uint32_t n_early;               /* reads before registering */
-        uint64_t floor_ns;              /* thread clock: the last value returned without a slot */
+        uint64_t floor_ns;              /* thread clock: the last value returned without a slot, */
+        uint64_t epoch;                 /* in the process whose record says so; a child's says another */
         uint32_t ended;                 /* past the thread's own clean-up: never register again */
 };
 

@@ -371,9 +371,16 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
                 if (p)
                         atomic_fetch_add_explicit(&p->early_reads, 1, memory_order_relaxed);
                 ns = ct_ask_thread();
-                if (p)
-                        ct_group_doubt(p);
-                return ct_self.ended ? ct_max(ns, ct_self.floor_ns) : ns;
+                if (!p)
+                        return ns;
+                ct_group_doubt(p);
+                /* Its slot, if it gets one, goes on from there. */
+                if (ct_self.epoch != p->epoch) {
+                        ct_self.epoch = p->epoch;
+                        ct_self.floor_ns = 0;
+                }
+                ct_self.floor_ns = ct_max(ns, ct_self.floor_ns);
+                return ct_self.floor_ns;
         }
         if (ct_thread_page_slow(p, slot, &ns, &backend)) {
                 if (ret_backend)

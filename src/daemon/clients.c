@@ -32,6 +32,7 @@ static uint32_t *ct_count(struct ct_client *client) {
         case CT_CLIENT_JOINING:
         case CT_CLIENT_ENROLLED:
         case CT_CLIENT_LEFT:
+        case CT_CLIENT_KEPT:
                 return &client->user->enrolled;
         default:
                 return NULL;
@@ -49,11 +50,14 @@ static void ct_client_become(struct ct_client *client, enum ct_client_state stat
         count = ct_count(client);
         if (count)
                 (*count)++;
+        if (state == CT_CLIENT_GONE)
+                client->user->bytes -= client->bytes;
 }
 
 void ct_clients_init(struct ct_clients *clients, struct ct_server *server, struct ct_log *log,
                      uint32_t per_user, uint32_t per_user_connections, bool prepared) {
         *clients = (struct ct_clients){ .server = server, .log = log, .prepared = prepared };
+        clients->kept_look = CT_KEPT_LOOK;
         ct_limits_init(&clients->limits, per_user, per_user_connections);
 }
 
@@ -100,7 +104,50 @@ int ct_clients_load(struct ct_clients *clients, uint64_t now_ns) {
         return 0;
 }
 
+static void ct_clients_flush(struct ct_clients *clients) {
+        if (clients->loaded && clients->releases)
+                ct_outside_flush(clients->server);
+        clients->releases = false;
+}
+
+/* What has been kept, and is it still? Once in a turn. */
+static void ct_clients_look(struct ct_clients *clients) {
+        struct ct_client *client, *next;
+        unsigned int n = 0;
+
+        if (clients->looked)
+                return;
+        clients->looked = true;
+        ct_clients_flush(clients);
+        if (ct_outside_look(clients->server) < 0)
+                return;
+        for (client = clients->lists[CT_CLIENT_KEPT].first; client; client = next) {
+                next = client->next;
+                if (!ct_outside_exists(clients->server, client->map_id))
+                        ct_client_become(client, CT_CLIENT_GONE);
+        }
+        clients->kept_look = 2 * clients->lists[CT_CLIENT_KEPT].n + CT_KEPT_LOOK;
+        for (unsigned int i = 0; i < clients->nr_copies; i++)
+                if (ct_outside_exists(clients->server, clients->copies[i]))
+                        clients->copies[n++] = clients->copies[i];
+        clients->nr_copies = n;
+}
+
+/* Unless too many copies of it are about. */
 static void ct_clients_unload(struct ct_clients *clients, uint64_t now_ns) {
+        if (clients->nr_copies == CT_COPIES_MAX)
+                ct_clients_look(clients);
+        if (clients->nr_copies == CT_COPIES_MAX) {
+                if (!clients->stays)
+                        ct_log(clients->log, CT_LOG_INFO, "the program stays attached: clients that "
+                               "have left hold %u others", clients->nr_copies);
+                clients->stays = true;
+                clients->keep_ns = CT_KEEP_MAX_NS;
+                clients->idle_ns = now_ns;
+                return;
+        }
+        clients->stays = false;
+        clients->copies[clients->nr_copies++] = ct_outside_table(clients->server);
         ct_outside_unload(clients->server);
         clients->loaded = false;
         clients->releases = false;
@@ -108,10 +155,11 @@ static void ct_clients_unload(struct ct_clients *clients, uint64_t now_ns) {
         ct_log(clients->log, CT_LOG_INFO, "the program was let go: nobody is enrolled");
 }
 
-/* For one that holds nothing of ours. */
+/* For one that holds nothing of ours, but perhaps its region. Root's are not counted. */
 static void ct_client_close(struct ct_client *client) {
         ct_outside_close(client);
-        ct_client_become(client, CT_CLIENT_GONE);
+        ct_client_become(client, client->map_id && client->user->uid != 0 ? CT_CLIENT_KEPT
+                                                                         : CT_CLIENT_GONE);
 }
 
 struct ct_client *ct_clients_connect(struct ct_clients *clients, pid_t pid, uid_t uid,
@@ -229,11 +277,13 @@ static void ct_client_join(struct ct_client *client, uint64_t now_ns) {
                                 ct_client_end(other);
                 }
         }
+        if (!ct_user_may_enrol(&clients->limits, user))
+                ct_clients_look(clients);
         if (!ct_user_may_enrol(&clients->limits, user)) {
                 if (ct_user_warn(user, now_ns))
                         ct_log(clients->log, CT_LOG_INFO,
-                               "user %u: %u processes enrolled, more are refused", user->uid,
-                               user->enrolled);
+                               "user %u: %u processes enrolled or their regions kept, more are "
+                               "refused", user->uid, user->enrolled);
                 ct_client_refuse(client, EDQUOT);
                 return;
         }
@@ -242,7 +292,7 @@ static void ct_client_join(struct ct_client *client, uint64_t now_ns) {
 
 void ct_client_receive(struct ct_client *client, const struct ct_message *message, size_t size,
                        bool unexpected, pid_t sender, uint64_t now_ns) {
-        if (client->state == CT_CLIENT_LEFT || client->state == CT_CLIENT_GONE)
+        if (client->state > CT_CLIENT_ENROLLED)
                 return;
         if (client->state != CT_CLIENT_GREETED || unexpected || size != sizeof(*message) ||
             message->magic != CT_PROTOCOL_MAGIC || message->type != CT_MESSAGE_JOIN ||
@@ -270,6 +320,7 @@ void ct_clients_expire(struct ct_clients *clients, uint64_t now_ns) {
 }
 
 static void ct_client_enrolled(struct ct_client *client, const struct ct_enrolment *e) {
+        struct ct_clients *clients = client->clients;
         struct ct_message reply = ct_message_of(CT_MESSAGE_REPLY);
         struct ct_message hold = ct_message_of(CT_MESSAGE_HOLD);
         int r;
@@ -283,23 +334,36 @@ static void ct_client_enrolled(struct ct_client *client, const struct ct_enrolme
                 ct_client_refuse(client, -e->error);
                 return;
         }
+        if (!ct_user_may_have(&clients->limits, client->user, e->info.size))
+                ct_clients_look(clients);
+        if (!ct_user_may_have(&clients->limits, client->user, e->info.size)) {
+                ct_outside_release(clients->server, e->info.region);
+                clients->releases = true;
+                ct_outside_discard(clients->server, e->info.map_fd);
+                ct_client_refuse(client, EDQUOT);
+                return;
+        }
         client->region = e->info.region;
+        client->map_id = e->info.map_id;
+        client->bytes = e->info.size;
+        client->user->bytes += client->bytes;
         ct_client_become(client, CT_CLIENT_ENROLLED);
         reply.generation = e->info.generation;
         reply.entries = e->info.entries;
         r = ct_outside_give(client, &reply, e->info.map_fd, &hold);
         if (r < 0) {
-                ct_log(client->clients->log, CT_LOG_CLIENT,
+                ct_log(clients->log, CT_LOG_CLIENT,
                        "process %d of user %u: cannot be sent its page: %s", client->pid,
                        client->user->uid, strerror(-r));
                 ct_client_end(client);
                 return;
         }
-        ct_log(client->clients->log, CT_LOG_CLIENT, "process %d of user %u: enrolled", client->pid,
+        ct_log(clients->log, CT_LOG_CLIENT, "process %d of user %u: enrolled", client->pid,
                client->user->uid);
 }
 
-static void ct_clients_enrol(struct ct_clients *clients, uint64_t now_ns) {
+/* Whether the loader was asked, which flushes what was released. */
+static bool ct_clients_enrol(struct ct_clients *clients, uint64_t now_ns) {
         struct ct_client_list *joining = &clients->lists[CT_CLIENT_JOINING];
         struct ct_enrolment enrolments[CT_LOADER_BATCH];
         struct ct_client *batch[CT_LOADER_BATCH], *next;
@@ -316,7 +380,7 @@ static void ct_clients_enrol(struct ct_clients *clients, uint64_t now_ns) {
                 enrolments[n++] = (struct ct_enrolment){ .tgid = client->pid };
         }
         if (n == 0)
-                return;
+                return false;
         r = ct_clients_load(clients, now_ns);
         if (r == 0) {
                 ct_outside_enrol(clients->server, enrolments, n);
@@ -329,13 +393,18 @@ static void ct_clients_enrol(struct ct_clients *clients, uint64_t now_ns) {
                         clients->releases = true;
                 ct_client_enrolled(batch[i], &enrolments[i]);
         }
+        return r == 0;
 }
 
 uint64_t ct_clients_settle(struct ct_clients *clients, uint64_t now_ns) {
         const struct ct_client_list *lists = clients->lists;
         uint64_t next_ns = UINT64_MAX;
 
-        ct_clients_enrol(clients, now_ns);
+        if (now_ns >= clients->batch_ns && (lists[CT_CLIENT_JOINING].n > 0 || clients->releases)) {
+                clients->batch_ns = now_ns + CT_BATCH_INTERVAL_NS;
+                if (!ct_clients_enrol(clients, now_ns))
+                        ct_clients_flush(clients);
+        }
         if (lists[CT_CLIENT_JOINING].n + lists[CT_CLIENT_ENROLLED].n + lists[CT_CLIENT_LEFT].n > 0) {
                 clients->idle_ns = 0;
         } else if (clients->loaded && !clients->prepared) {
@@ -343,25 +412,26 @@ uint64_t ct_clients_settle(struct ct_clients *clients, uint64_t now_ns) {
                         clients->idle_ns = now_ns;
                 if (now_ns - clients->idle_ns >= clients->keep_ns)
                         ct_clients_unload(clients, now_ns);
-                else
+                if (clients->loaded)
                         next_ns = clients->idle_ns + clients->keep_ns;
         }
-        if (clients->loaded && clients->releases) {
-                ct_outside_flush(clients->server);
-                clients->releases = false;
-        }
+        if (lists[CT_CLIENT_KEPT].n >= clients->kept_look)
+                ct_clients_look(clients);
         ct_clients_free_gone(clients);
-        if (lists[CT_CLIENT_JOINING].n > 0)
-                return now_ns;
+        clients->looked = false;
+        if ((lists[CT_CLIENT_JOINING].n > 0 || clients->releases) && clients->batch_ns < next_ns)
+                next_ns = clients->batch_ns;
         if (lists[CT_CLIENT_GREETED].n > 0 && lists[CT_CLIENT_GREETED].first->deadline_ns < next_ns)
                 next_ns = lists[CT_CLIENT_GREETED].first->deadline_ns;
         return next_ns;
 }
 
 void ct_clients_done(struct ct_clients *clients) {
-        for (int state = 0; state < CT_CLIENT_GONE; state++)
+        for (int state = 0; state < CT_CLIENT_KEPT; state++)
                 while (clients->lists[state].first)
                         ct_client_close(clients->lists[state].first);
+        while (clients->lists[CT_CLIENT_KEPT].first)
+                ct_client_become(clients->lists[CT_CLIENT_KEPT].first, CT_CLIENT_GONE);
         ct_clients_free_gone(clients);
         if (clients->loaded)
                 ct_outside_unload(clients->server);

@@ -10,24 +10,31 @@
  *      JOINING   asked for a page, waits for its batch   --- refused ---------------> gone
  *      ENROLLED  has a region
  *      LEFT      has none any more, but still holds the program attached: the hold message is
- *                unread in its queue                     --- until it is not -------> gone
+ *                unread in its queue                     --- until it is not
+ *      KEPT      has nothing of the server's; but its region may exist, kept by a mapping or a
+ *                descriptor                              --- until it does not -----> gone
  *
  * A client leaves by closing the connection, by the end of its process, by sending anything that it
  * should not, or by joining once more over another connection.
  *
  * LEFT is there because a connection can be shut down and its queue kept, by the client or by a
  * child of it: the kernel counts the descriptors in it against the server, so the server counts them
- * against the user; and while one holds the program there is no need to load a second.
+ * against the user; and while one holds the program there is no need to load a second. KEPT is there
+ * because the region's memory is the server's to the kernel's books. Whether it is gone is looked at
+ * when the user is at a limit.
  *
  * The program is let go when nobody is JOINING, ENROLLED or LEFT: at once, or, if it had to be
- * loaded again soon after the last time, some seconds later: loading takes 0.1 s of a CPU.
+ * loaded again soon after the last time, some seconds later: loading takes 0.1 s of a CPU. If a
+ * client has read the hold message and kept the descriptors, that program stays attached for all
+ * that; with CT_COPIES_MAX such programs about, the next one is not let go any more, so that there
+ * is no end of them.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "daemon/limits.h"
+#include "daemon/users.h"
 #include "daemon/log.h"
 #include "source/page/loader.h"
 #include "source/page/protocol.h"
@@ -38,15 +45,28 @@
 /* A program that could not be loaded is not tried again for so long. */
 #define CT_LOAD_RETRY_NS CT_NSEC_PER_SEC
 
+/*
+ * From one batch of joins and leaves to the next: twice what the kernel takes for one, so that half
+ * of the time is left for all else, connections above all, whatever one user's processes do.
+ */
+#define CT_BATCH_INTERVAL_NS (20 * CT_NSEC_PER_MSEC)
+
 /* Loaded again within so long after it was let go, it is kept longer next time, up to that. */
 #define CT_KEEP_FLAP_NS (8 * CT_NSEC_PER_SEC)
 #define CT_KEEP_MAX_NS (4 * CT_NSEC_PER_SEC)
+
+/* Programs that were let go and are attached for all that: each is a small cost to every switch. */
+#define CT_COPIES_MAX 4
+
+/* Clients that are KEPT, of all users, before it is looked which regions are gone. */
+#define CT_KEPT_LOOK 1024
 
 enum ct_client_state {
         CT_CLIENT_GREETED,
         CT_CLIENT_JOINING,
         CT_CLIENT_ENROLLED,
         CT_CLIENT_LEFT,
+        CT_CLIENT_KEPT,
         CT_CLIENT_GONE,         /* its memory is freed by the next ct_clients_settle() */
         CT_CLIENT_STATES,
 };
@@ -65,6 +85,8 @@ struct ct_client {
         unsigned int tries;
         uint64_t deadline_ns;
         uint32_t region;
+        uint32_t map_id;        /* the kernel's id of it; 0: never had one */
+        uint64_t bytes;         /* of it */
         int fd;                 /* the outside's: the connection, -1 when gone */
         int pidfd;              /* and the process, -1 if not known or not of interest any more */
 };
@@ -74,13 +96,19 @@ struct ct_clients {
         struct ct_log *log;
         struct ct_limits limits;
         bool prepared;          /* the program is kept */
+        bool stays;             /* for there are too many copies of it */
         bool loaded;
         bool releases;          /* some wait for a flush */
+        bool looked;            /* at what is alive, in this turn */
         int load_error;
         uint64_t load_failed_ns;
+        uint64_t batch_ns;      /* the next one not before */
         uint64_t let_go_ns;     /* when it was last; 0: never */
         uint64_t idle_ns;       /* since when nobody needs the program; 0: somebody does */
         uint64_t keep_ns;       /* for how long it is kept then */
+        unsigned int kept_look; /* when so many are KEPT */
+        unsigned int nr_copies;
+        uint32_t copies[CT_COPIES_MAX];         /* ids of tables of programs that were let go */
         struct ct_client_list lists[CT_CLIENT_STATES];
 };
 
@@ -94,6 +122,16 @@ void ct_outside_unload(struct ct_server *server);
 void ct_outside_enrol(struct ct_server *server, struct ct_enrolment *enrolments, unsigned int n);
 void ct_outside_release(struct ct_server *server, uint32_t region);
 void ct_outside_flush(struct ct_server *server);
+
+/* The id of the loaded program's table, which exists as long as the program does. */
+uint32_t ct_outside_table(struct ct_server *server);
+
+/* Looks which maps exist; then whether one did. Returns 0 or -errno. */
+int ct_outside_look(struct ct_server *server);
+bool ct_outside_exists(struct ct_server *server, uint32_t map_id);
+
+/* Closes the descriptor of a region that is not given. */
+void ct_outside_discard(struct ct_server *server, int map_fd);
 
 /* Sends without waiting; -EAGAIN if that cannot be. */
 int ct_outside_send(struct ct_client *client, const struct ct_message *message);

@@ -35,6 +35,7 @@
 #include "source/page/protocol.h"
 
 #define CT_USER "cputimed"
+#define CT_SOCKET_DIRECTORY "/run/cputimed"
 
 #define EXIT_USAGE 2
 
@@ -232,8 +233,11 @@ int main(int argc, char *argv[]) {
 
         options.listen_fd = arg_socket ? -ENOENT : listen_inherited();
         if (options.listen_fd == -ENOENT) {
-                if (!arg_socket)
+                if (!arg_socket) {
                         arg_socket = CT_SOCKET_PATH;
+                        /* By hand; the service manager has done that. */
+                        (void)mkdir(CT_SOCKET_DIRECTORY, 0755);
+                }
                 options.listen_fd = listen_on(arg_socket);
         }
         if (options.listen_fd < 0) {

@@ -40,7 +40,7 @@ int ct_sandbox_drop(const char *user, const char **ret_user) {
         else if (geteuid() == 0)
                 r = capng_apply(CAPNG_SELECT_ALL);
         else
-                r = capng_apply(CAPNG_SELECT_CAPS | CAPNG_SELECT_AMBIENT);
+                r = capng_apply(CAPNG_SELECT_CAPS);    /* who may not touch the bounding set */
         if (r < 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
                 return -errno;
         *ret_user = passwd ? user : NULL;

@@ -37,6 +37,7 @@
 #include <unistd.h>
 
 #include "base/nsec.h"
+#include "daemon/alive.h"
 #include "daemon/clients.h"
 #include "source/page/page.h"
 
@@ -45,9 +46,12 @@
 #define SO_PEERPIDFD 77
 #endif
 
-/* In one turn, so that nobody waits for all of a flood. */
-#define CT_EVENTS_MAX 128
-#define CT_ACCEPTS_MAX 32
+/*
+ * In one turn, so that nobody waits for all of a flood. Connections that are refused take some us
+ * each, and the faster they are taken the more room there is in the listening socket's queue.
+ */
+#define CT_EVENTS_MAX 256
+#define CT_ACCEPTS_MAX 1024
 
 /* Connections at once; each process that is enrolled has one. */
 #define CT_CONNECTIONS_MAX (2 * CT_PAGE_REGIONS_MAX)
@@ -69,6 +73,7 @@ struct ct_server {
         struct ct_server_options options;
         struct ct_clients clients;
         struct ct_loader *loader;
+        struct ct_alive *alive;         /* NULL: not needed yet */
         int epoll_fd;
         unsigned int connections_max;
         uint64_t pause_until_ns;        /* 0: connections are taken */
@@ -85,6 +90,13 @@ static uint64_t ct_now(void) {
 
         (void)clock_gettime(CLOCK_MONOTONIC, &ts);
         return ct_nsec_from_timespec(&ts);
+}
+
+static bool ct_warn(struct ct_server *server, uint64_t now_ns) {
+        if (server->warned_ns && now_ns - server->warned_ns < CT_WARN_INTERVAL_NS)
+                return false;
+        server->warned_ns = now_ns;
+        return true;
 }
 
 /* The outside, as clients.h has it. */
@@ -108,6 +120,29 @@ void ct_outside_release(struct ct_server *server, uint32_t region) {
 
 void ct_outside_flush(struct ct_server *server) {
         ct_loader_flush(server->loader);
+}
+
+uint32_t ct_outside_table(struct ct_server *server) {
+        return ct_loader_table_id(server->loader);
+}
+
+int ct_outside_look(struct ct_server *server) {
+        int r = server->alive ? 0 : ct_alive_open(&server->alive);
+
+        if (r == 0)
+                r = ct_alive_look(server->alive);
+        if (r < 0 && ct_warn(server, ct_now()))
+                ct_log(&server->options.log, CT_LOG_ERROR, "cannot see which regions are still held, "
+                       "all count: %s", strerror(-r));
+        return r;
+}
+
+bool ct_outside_exists(struct ct_server *server, uint32_t map_id) {
+        return ct_alive_has(server->alive, map_id);
+}
+
+void ct_outside_discard(struct ct_server *server, int map_fd) {
+        (void)close(map_fd);
 }
 
 static int ct_send(int fd, const struct ct_message *message, const int *fds, unsigned int n) {
@@ -199,13 +234,6 @@ static void ct_listen(struct ct_server *server, bool on) {
         (void)epoll_ctl(server->epoll_fd, EPOLL_CTL_MOD, server->options.listen_fd, &event);
 }
 
-static bool ct_warn(struct ct_server *server, uint64_t now_ns) {
-        if (server->warned_ns && now_ns - server->warned_ns < CT_WARN_INTERVAL_NS)
-                return false;
-        server->warned_ns = now_ns;
-        return true;
-}
-
 static void ct_pause(struct ct_server *server, int error, uint64_t now_ns) {
         server->pause_until_ns = now_ns + CT_PAUSE_NS;
         ct_listen(server, false);
@@ -235,8 +263,7 @@ static int ct_connected(struct ct_server *server, int fd, uint64_t now_ns) {
         char byte;
         int one = 1, r;
 
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 ||
-            setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) < 0) {
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0) {
                 r = -errno;
                 (void)close(fd);
                 return r;
@@ -254,12 +281,13 @@ static int ct_connected(struct ct_server *server, int fd, uint64_t now_ns) {
                 return 0;
         }
         client->fd = fd;
-        if (client->pid > 0) {
+        r = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &one, sizeof(one)) < 0 ? -errno : 0;
+        if (r == 0 && client->pid > 0) {
                 r = ct_peer_pidfd(fd, client->pid);
-                if (r < 0)
-                        goto end;
-                client->pidfd = r;
+                client->pidfd = r < 0 ? -1 : r;
         }
+        if (r < 0)
+                goto end;
         /* See above. The end of the connection is nothing that a client may begin with either. */
         if (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN) {
                 r = -EPROTO;
@@ -342,7 +370,7 @@ static void ct_event(struct ct_server *server, const struct epoll_event *event, 
         } else if (event->data.u64 == CT_ABOUT_STOP) {
                 server->stopping = true;
                 (void)epoll_ctl(server->epoll_fd, EPOLL_CTL_DEL, server->options.stop_fd, NULL);
-        } else if (client->state == CT_CLIENT_GONE) {
+        } else if (client->state == CT_CLIENT_GONE || client->state == CT_CLIENT_KEPT) {
                 /* Its other descriptor was heard of first. */
         } else if (client->state == CT_CLIENT_LEFT) {
                 ct_client_changed(client);
@@ -459,6 +487,7 @@ int ct_server_run(const struct ct_server_options *options) {
         if (r == 0)
                 r = ct_loop(server);
         ct_clients_done(&server->clients);
+        ct_alive_close(server->alive);
         if (server->epoll_fd >= 0)
                 (void)close(server->epoll_fd);
         (void)close(options->listen_fd);

@@ -60,7 +60,7 @@ static void ct_start_backend(const char *name) {
         if (cputime_backend_from_name(name, &backend) < 0) {
                 (void)snprintf(text, sizeof(text),
                                "cputime: CPUTIME_BACKEND=%.100s is no backend (auto, syscall, "
-                               "ring, header): going on with auto\n", name);
+                               "ring, header, page): going on with auto\n", name);
                 ct_say(text);
         } else {
                 (void)cputime_backend_set(backend);
@@ -101,10 +101,12 @@ static __attribute__((destructor)) void ct_end(void) {
         if (n_reads == 0)
                 return;
         n = snprintf(text, sizeof(text),
-                     "cputime: process %d: reads: %llu ring, %llu header, %llu syscall\n"
+                     "cputime: process %d: reads: %llu page, %llu ring, %llu header, "
+                     "%llu syscall\n"
                      "cputime: process %d: %llu anchors, %llu enrolments, %llu retreats, "
                      "%llu refusals",
-                     (int)getpid(), (unsigned long long)stats.reads[CPUTIME_BACKEND_RING],
+                     (int)getpid(), (unsigned long long)stats.reads[CPUTIME_BACKEND_PAGE],
+                     (unsigned long long)stats.reads[CPUTIME_BACKEND_RING],
                      (unsigned long long)stats.reads[CPUTIME_BACKEND_HEADER],
                      (unsigned long long)stats.reads[CPUTIME_BACKEND_SYSCALL], (int)getpid(),
                      (unsigned long long)stats.anchors, (unsigned long long)stats.enrolments,

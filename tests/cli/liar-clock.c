@@ -158,7 +158,7 @@ int cputime_backend_set(enum cputime_backend backend) {
 }
 
 const char *cputime_backend_name(enum cputime_backend backend) {
-        static const char *const names[] = { "auto", "syscall", "ring", "header" };
+        static const char *const names[] = { "auto", "syscall", "ring", "header", "page" };
 
         return names[backend];
 }

@@ -4,7 +4,9 @@
 
 Usage: test-doctor.py CPUTIME WITHOUT-PERF
 
-The costs are not judged here, only that there are some where there must be and none elsewhere.
+The costs are not judged here, only that there are some where there must be and none elsewhere. With
+a page server in CPUTIME_SOCKET the page must be usable and serve; without, why it is not is tried with
+stand-ins for one that take away what a client needs of it.
 """
 import errno
 import json
@@ -13,13 +15,17 @@ import pty
 import re
 import resource
 import signal
+import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 
 CPUTIME, WITHOUT_PERF = (os.path.abspath(p) for p in sys.argv[1:3])
-BACKENDS = ["syscall", "ring", "header"]
+BACKENDS = ["syscall", "ring", "header", "page"]
+SERVER = os.environ.get("CPUTIME_SOCKET")
 COSTS = {c + k for c in ["thread", "process"]
          for k in ["_read_ns", "_speedup_ratio", "_served_by"]}
 MACHINE = {"kernel", "machine", "cpus", "cpu_model", "clocksource", "hypervisor", "tick_hz",
@@ -106,18 +112,108 @@ def the_report_agrees_with_the_kernel(tmp):
 
 
 def perf_refused_is_told(tmp):
-    report = json_report(before=[WITHOUT_PERF])
+    report = json_report(before=[WITHOUT_PERF], **without_server(tmp))
     check("only the kernel is left", not report["usable_beyond_syscall"], report)
     check("the filter is seen", report["seccomp"] == "filter", report)
-    for b in report["backends"][1:]:
+    for b in report["backends"][1:3]:
         check("the refusal that was made", (b["error"], b["step"]) ==
               ("EACCES", "perf_event_open"), b)
     check("AUTO is the kernel", report["auto"]["thread_served_by"] == "syscall", report)
 
-    p = doctor(before=[WITHOUT_PERF])
+    p = doctor(before=[WITHOUT_PERF], **without_server(tmp))
     check("exit status 1", p.returncode == 1, p)
     for text in ["ring is not usable: EACCES at perf_event_open", "what would help:",
                  "Only the kernel's own clocks", "seccomp               filter"]:
+        check("the table says %r" % text, text in p.stdout, p.stdout)
+
+
+def without_server(tmp):
+    return {"env": dict(os.environ, CPUTIME_SOCKET=os.path.join(tmp, "none"))}
+
+
+def page_row(report):
+    return [b for b in report["backends"] if b["backend"] == "page"][0]
+
+
+def a_page_serves_where_there_is_a_server(tmp):
+    if not SERVER:
+        return
+    report = json_report()
+    page = page_row(report)
+    check("usable", page["usable"], page)
+    check("the page serves its row and AUTO's", {r[c + "_served_by"] for r in [page, report["auto"]]
+                                                 for c in ["thread", "process"]} == {"page"}, report)
+
+
+HELLO, JOIN, REPLY = 1, 2, 3
+VERSION = 1
+
+
+def message(kind, version=VERSION, error=0):
+    return struct.pack("=IIIiII", 0x63707531, kind, version, error, 0, 0)
+
+
+def stand_in(path, *answers):
+    """A server that answers each client so, and does not answer any more after that; until the test
+    ends. None closes the connection."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    os.chmod(path, 0o666)
+    listener.listen()
+
+    def serve():
+        clients = []
+        while True:
+            client, _ = listener.accept()
+            clients.append(client)
+            for i, answer in enumerate(answers):
+                if i > 0 and len(client.recv(100)) != len(message(JOIN)):
+                    break
+                if answer is None:
+                    client.close()
+                else:
+                    client.send(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return {"env": dict(os.environ, CPUTIME_SOCKET=path)}
+
+
+def why_there_is_no_page_is_told(tmp):
+    hello = message(HELLO)
+    cases = [("another version", [message(HELLO, VERSION + 1)], "EPROTONOSUPPORT",
+              "hello of cputimed", "version"),
+             ("something else", [b"220 mail"], "EPROTO", "hello of cputimed", "not cputimed"),
+             ("turned away", [None], "ECONNRESET", "hello of cputimed", "turned"),
+             ("silent", [], "ETIMEDOUT", "hello of cputimed", "does not answer"),
+             ("silent later", [hello], "ETIMEDOUT", "join", "does not answer"),
+             ("gone later", [hello, None], "ECONNRESET", "join", "ended the connection"),
+             ("quota", [hello, message(REPLY, error=errno.EDQUOT)], "EDQUOT", "join", "as many"),
+             ("full", [hello, message(REPLY, error=errno.ENOSPC)], "ENOSPC", "join", "as many"),
+             ("another pid namespace", [hello, message(REPLY, error=errno.EPERM)], "EPERM", "join",
+              "pid namespace"),
+             ("an old kernel", [hello, message(REPLY, error=errno.EINVAL)], "EINVAL", "join",
+              "could not load")]
+    for name, answers, error, step, words in cases:
+        path = os.path.join(tmp, name.replace(" ", "-"))
+        p = doctor("--json", "-", **stand_in(path, *answers))
+        check(name + ": nothing on stderr", p.stderr == "", p)
+        report = json.loads(p.stdout)
+        check_report(report, p.returncode)
+        page = page_row(report)
+        check(name, (page["error"], page["step"]) == (error, step) and words in page["meaning"], page)
+
+    page = page_row(json_report(**without_server(tmp)))
+    check("nobody there", (page["error"], page["step"]) == ("ENOENT", "connect to cputimed") and
+          "cputime run" in page["remedy"], page)
+    open(os.path.join(tmp, "none"), "w").close()
+    page = page_row(json_report(**without_server(tmp)))
+    check("no socket", page["error"] == "ECONNREFUSED", page)
+    page = page_row(json_report(env=dict(os.environ, CPUTIME_SOCKET=tmp + "/" + "x" * 200)))
+    check("too long a name", (page["error"], page["step"]) == ("ENAMETOOLONG", "CPUTIME_SOCKET"), page)
+
+    p = doctor(**without_server(os.path.join(tmp, "nowhere")))
+    for text in ["page is not usable: ENOENT at connect to cputimed", "cputimed is not running",
+                 "run cputimed, or `cputime run` as root"]:
         check("the table says %r" % text, text in p.stdout, p.stdout)
 
 
@@ -231,6 +327,7 @@ def bad_options_are_refused(tmp):
 
 
 for test in [the_report_agrees_with_the_kernel, perf_refused_is_told,
+             a_page_serves_where_there_is_a_server, why_there_is_no_page_is_told,
              the_table_has_a_row_for_everything, colour_is_for_terminals_that_want_it,
              json_files_are_whole_or_not_there, a_write_that_fails_leaves_the_old_file,
              bad_options_are_refused]:

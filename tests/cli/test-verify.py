@@ -5,6 +5,7 @@ every backend of this machine passes.
 
 Usage: test-verify.py CPUTIME
 
+With a page server in CPUTIME_SOCKET the page is among them.
 That it fails a wrong clock is test-verify-liar's part.
 """
 import json
@@ -81,7 +82,8 @@ def refuses():
 def passes(backend, directory):
     path = os.path.join(directory, backend + ".json")
     r = run("--backend", backend, "--seconds", "5", "--json", path)
-    if r.returncode == 2 and backend in ("ring", "header"):
+    if r.returncode == 2 and backend in ("ring", "header", "page"):
+        check("a page is to be had", backend != "page" or not os.environ.get("CPUTIME_SOCKET"), r)
         check("an unusable backend is refused with its reason, and nothing is written",
               re.fullmatch("cputime: backend %s cannot be verified here: .+: .+\n" % backend,
                            r.stderr) and r.stdout == "" and not os.path.exists(path), r)
@@ -101,6 +103,9 @@ def passes(backend, directory):
         # HEADER leaves the process clock to the kernel, AUTO what does not pay.
         check("%s served" % backend, sum(reads.values()) > 0 if backend == "auto"
               else reads[backend] > 0, phase["phase"], reads)
+        # Nothing is measured before it does.
+        check("the page served", backend != "page" or reads["page"] > reads["syscall"],
+              phase["phase"], reads)
 
 
 def keeps_what_it_has(number):
@@ -121,5 +126,5 @@ refuses()
 keeps_what_it_has(signal.SIGINT)
 keeps_what_it_has(signal.SIGTERM)
 with tempfile.TemporaryDirectory() as scratch:
-    for name in ["syscall", "auto", "ring", "header"]:
+    for name in ["syscall", "auto", "ring", "header", "page"]:
         passes(name, scratch)

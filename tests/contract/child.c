@@ -33,15 +33,25 @@ static void judge_first(const char *what, const char *clock, uint64_t first_ns, 
 /* The whole life of a child with memory of its own. */
 static void child_life(const void *argument) {
         const char *what = argument;
+        uint64_t first_thread_ns, first_process_ns;
+        unsigned inherited = pages_mapped();
         struct tally t = {}, p = {};
-        uint64_t first_thread_ns = reader->thread_ns(), first_process_ns = reader->process_ns();
 
+        if (inherited)
+                broken("%s: the child has its parent's page", what);
+        first_thread_ns = reader->thread_ns();
+        first_process_ns = reader->process_ns();
         judge_first(what, "thread", first_thread_ns, raw_thread_ns());
         judge_first(what, "process", first_process_ns, raw_process_ns());
         t.last_thread_ns = first_thread_ns;
         p.last_process_ns = first_process_ns;
         /* Long enough to enrol anew. */
         for (unsigned i = 0; i < 3000; i++) {
+                (void)sample_thread(&t);
+                (void)sample_process(&p, NULL, 0, 0);
+        }
+        await_page();
+        for (unsigned i = 0; reader->paged && i < 3000; i++) {
                 (void)sample_thread(&t);
                 (void)sample_process(&p, NULL, 0, 0);
         }
@@ -215,6 +225,8 @@ int child_after_exec(const char *argument) {
                 idle_costs_nothing();
                 return is_broken();
         }
+        if (strcmp(argument, "refused") == 0)
+                return refused_by_server();
         least_ns = strtoull(argument, NULL, 10);
         if (reader->library && cputime_backend_set(reader->backend) < 0)
                 broken("after exec: cputime_backend_set failed");
@@ -226,6 +238,11 @@ int child_after_exec(const char *argument) {
                 broken("exec: the process used %llu ns before, its clock now says %llu",
                        (unsigned long long)least_ns, (unsigned long long)process_ns);
         for (unsigned i = 0; i < 3000; i++) {
+                (void)sample_thread(&t);
+                (void)sample_process(&p, NULL, 0, 0);
+        }
+        await_page();
+        for (unsigned i = 0; reader->paged && i < 3000; i++) {
                 (void)sample_thread(&t);
                 (void)sample_process(&p, NULL, 0, 0);
         }
@@ -246,6 +263,7 @@ static void exec_after_burning(const void *argument) {
         burn(50 * NSEC_PER_MSEC);
         for (unsigned i = 0; i < 2000; i++)
                 (void)reader->process_ns();
+        await_page();
         exec_self(50 * NSEC_PER_MSEC);
 }
 
@@ -287,6 +305,7 @@ void child_starts_at_zero(void) {
                 (void)reader->thread_ns();
                 (void)reader->process_ns();
         }
+        await_page();
 
         (void)in_child("fork", child_life, "fork");
         (void)in_child("fork twice", child_with_child, "fork, having burnt");

@@ -74,6 +74,7 @@ struct reader {
         const char *caught_by;          /* and the test that must catch it */
         const char *environment;        /* one more NAME=VALUE for the process, NULL for none */
         bool library;                   /* libcputime, linked in, with BACKEND */
+        bool paged;                     /* there is a server, and a page must serve it: await_page() */
         enum cputime_backend backend;   /* what it may use: decides what may be asked of it */
 
         uint64_t (*thread_ns)(void);
@@ -97,6 +98,19 @@ const struct reader *reader_at(unsigned i);     /* NULL past the end */
  */
 bool reader_thread_is_fast(void);
 bool reader_process_is_fast(void);
+
+/*
+ * A process gets its page bit by bit, a tick and a half after joining at the earliest, and the
+ * kernel serves meanwhile. For readers that are to be served by it: reads until the page serves the
+ * caller; a breach if it does not in a good while. Nothing for other readers.
+ */
+void await_page(void);
+
+/* Whether the caller was just served by a page, in both clocks. Reads both. */
+bool page_serves(void);
+
+/* Mappings of this process that are pages, whether in use or not. */
+unsigned pages_mapped(void);
 
 /* Records one breach of the promise. The first ten are printed. Async-signal-safe in practice:
  * one snprintf of integers and one write. */
@@ -190,7 +204,10 @@ void no_fast_path_is_no_failure(void);
 void idle_costs_nothing(void);
 void user_plus_system_is_runtime(void);
 
-/* Entered instead of a test by the process that child_starts_at_zero starts by exec. */
+/* Entered instead of a test by a process that a test starts by exec of itself. */
 int child_after_exec(const char *argument);
+
+/* The same, of no_fast_path_is_no_failure: with a server that does not give pages. */
+int refused_by_server(void);
 
 #endif /* CT_CONTRACT_H */

@@ -110,6 +110,7 @@ void process_clock_covers_its_threads(void) {
 
         ended_threads();
         crowd_run(&plan);
+        await_page();
         plan.signals = plan.churn = true;
         crowd_run(&plan);
         ended_threads();

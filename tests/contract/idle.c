@@ -15,7 +15,7 @@
 #include "contract.h"
 
 struct holdings {
-        unsigned mappings, events, descriptors;
+        unsigned mappings, events, descriptors, pages;
 };
 
 static struct holdings holdings_now(void) {
@@ -45,6 +45,7 @@ static struct holdings holdings_now(void) {
                     atoi(entry->d_name) != dirfd(d))
                         h.descriptors++;
         closedir(d);
+        h.pages = pages_mapped();
         return h;
 }
 
@@ -55,6 +56,8 @@ static void expect_none(const char *when) {
                 broken("%s: %u perf events are mapped", when, h.events);
         if (h.descriptors)
                 broken("%s: %u descriptors are open", when, h.descriptors);
+        if (h.pages)
+                broken("%s: %u pages are mapped", when, h.pages);
 }
 
 static void *short_thread(void *argument) {
@@ -95,7 +98,8 @@ static void no_reads_in_child(const void *argument) {
 static void inside(void) {
         struct holdings before, after;
         bool may_enrol_at_once = reader->backend == CPUTIME_BACKEND_RING ||
-                                 reader->backend == CPUTIME_BACKEND_HEADER;
+                                 reader->backend == CPUTIME_BACKEND_HEADER ||
+                                 reader->backend == CPUTIME_BACKEND_PAGE;
 
         expect_none("before the first read");
         if (reader->library && cputime_backend_set(reader->backend) < 0)
@@ -114,6 +118,7 @@ static void inside(void) {
 
         /* The caller enrols, and the threads' stacks and heaps settle, before the comparison. */
         (void)short_thread(NULL);
+        await_page();
         one_after_the_other(short_thread, 2);
         all_at_once(short_thread);
         before = holdings_now();
@@ -123,7 +128,10 @@ static void inside(void) {
         if (after.events > before.events)
                 broken("80 threads have ended, %u of their perf events are still mapped",
                        after.events - before.events);
-        if (after.descriptors)
+        /* One page, and the connection that it came by, for the process and all its threads. */
+        if (after.pages > 1)
+                broken("%u pages are mapped", after.pages);
+        if (after.descriptors > after.pages)
                 broken("80 threads have ended, %u descriptors are open", after.descriptors);
         /* A stack and an arena may come or go; one mapping a thread is a leak. */
         if (after.mappings > before.mappings + 40)

@@ -4,7 +4,9 @@
  * preloaded gets them: the same code is the reader "libc", "dropin" and every liar.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/times.h>
@@ -13,6 +15,7 @@
 
 #include "contract.h"
 #include "sandbox.h"
+#include "source/page/page-read.h"
 
 static uint64_t ns(const struct timespec *ts) {
         return (uint64_t)ts->tv_sec * NSEC_PER_SEC + (uint64_t)ts->tv_nsec;
@@ -174,6 +177,13 @@ static const struct reader readers[] = {
         { .name = "dropin-ring", .title = "libc under the drop-in, backend ring",
           .preload = CONTRACT_DROPIN, .environment = "CPUTIME_BACKEND=ring",
           .backend = CPUTIME_BACKEND_RING, LIBC },
+        { .name = "page", .title = "libcputime, backend page", .paged = true,
+          .backend = CPUTIME_BACKEND_PAGE, LIBRARY },
+        { .name = "auto-page", .title = "libcputime, its own choice beside a page server", .paged = true,
+          .backend = CPUTIME_BACKEND_AUTO, LIBRARY },
+        { .name = "dropin-page", .title = "libc under the drop-in, backend page", .paged = true,
+          .preload = CONTRACT_DROPIN, .environment = "CPUTIME_BACKEND=page",
+          .backend = CPUTIME_BACKEND_PAGE, LIBC },
 
         LIAR("back", "thread_clock_never_goes_backwards", "one reading in 1000 is 1 us late"),
         LIAR("peer", "thread_clock_never_goes_backwards",
@@ -218,7 +228,87 @@ static bool usable(enum cputime_backend backend) {
         return cputime_backend_probe(backend, &probe) == 0 && probe.error == 0;
 }
 
+/* Calls FUNCTION, if there is one, with each page that is mapped here; returns how many. */
+static unsigned for_each_page(void (*function)(const union ct_page_entry *page, void *argument),
+                              void *argument) {
+        FILE *f = fopen("/proc/self/maps", "re");
+        unsigned n = 0;
+        char line[512];
+        uintptr_t at;
+
+        if (!f) {
+                broken("the test could not read /proc/self/maps");
+                return 0;
+        }
+        while (fgets(line, sizeof(line), f)) {
+                if (!strstr(line, "anon_inode:bpf-map") || sscanf(line, "%" SCNxPTR, &at) != 1)
+                        continue;
+                n++;
+                if (function)
+                        function((const void *)at, argument);
+        }
+        fclose(f);
+        return n;
+}
+
+unsigned pages_mapped(void) {
+        return for_each_page(NULL, NULL);
+}
+
+static void answers(const union ct_page_entry *page, void *argument) {
+        bool *any = argument;
+        uint64_t now_ns;
+
+        *any |= ct_page_group(page, &now_ns);
+}
+
+bool page_serves(void) {
+        struct cputime_sample sample;
+        bool any = false;
+
+        if (reader->library) {
+                cputime_sample_read(&sample);
+                return sample.thread_backend == CPUTIME_BACKEND_PAGE &&
+                       sample.process_backend == CPUTIME_BACKEND_PAGE;
+        }
+        /* The drop-in does not say who served; but a page that answers is taken by the next read. */
+        (void)for_each_page(answers, &any);
+        for (unsigned i = 0; i < 3; i++) {
+                (void)reader->thread_ns();
+                (void)reader->process_ns();
+        }
+        return any;
+}
+
+void await_page(void) {
+        struct timespec nap = { .tv_nsec = 1000000 };
+
+        if (!reader->paged)
+                return;
+        /* Of naps, not of time. A refusal is tried again after one second, two, and four. */
+        for (unsigned i = 0; i < 20000; i++) {
+                if (page_serves())
+                        return;
+                for (unsigned k = 0; k < 200; k++) {
+                        (void)reader->thread_ns();
+                        (void)reader->process_ns();
+                }
+                nanosleep(&nap, NULL);
+        }
+        broken("no page serves after 20000 naps of 1 ms, %u are mapped", pages_mapped());
+        if (reader->library) {
+                struct cputime_stats stats;
+
+                cputime_stats_read(&stats);
+                note("  the last refusal: %s: %s; %llu refusals, %llu retreats", stats.refusal_step,
+                     strerror(stats.refusal_error), (unsigned long long)stats.refusals,
+                     (unsigned long long)stats.retreats);
+        }
+}
+
 bool reader_process_is_fast(void) {
+        if (reader->paged)
+                return true;
         return (reader->backend == CPUTIME_BACKEND_RING ||
                 reader->backend == CPUTIME_BACKEND_AUTO) && usable(CPUTIME_BACKEND_RING);
 }

@@ -5,19 +5,28 @@
  *
  * Each refusal hits twice: a process that has read nothing yet, and one that is enrolled and whose
  * new threads and children are then refused. Refused for real: by seccomp, by limits, by an empty
- * root directory.
+ * root directory, by servers that give no page.
  */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "contract.h"
 #include "sandbox.h"
+#include "source/page/page.h"
+#include "source/page/protocol.h"
 
 static const struct refusal {
         const char *what;
@@ -25,6 +34,7 @@ static const struct refusal {
         bool (*otherwise)(void);        /* instead of rules; false: cannot be tried here */
         bool alone;                     /* threads cannot be started under it */
         bool unless_forced;             /* see below, at the one that kills */
+        bool of_a_page;                 /* what only a page needs */
         unsigned n_threads;             /* 0: two */
 } refusals[];
 
@@ -59,6 +69,9 @@ static bool strict_eperm(void) {
         return !THREAD_SANITIZER && sandbox_refuse_nearly_everything(EPERM);
 }
 
+#define PAGE(call, name) \
+        { .what = #call " says " #name, .rules = { { SYS_##call, name, 0 } }, .of_a_page = true }
+
 #define PERF(name) \
         { .what = "perf_event_open says " #name, .rules = { { SYS_perf_event_open, name, 0 } } }
 
@@ -71,6 +84,13 @@ static const struct refusal refusals[] = {
          */
         { .what = "perf_event_open kills", .rules = { { SYS_perf_event_open, 0, 0 } },
           .unless_forced = true },
+        PAGE(socket, EPERM), PAGE(socket, EAFNOSUPPORT), PAGE(socket, EMFILE),
+        PAGE(connect, EACCES), PAGE(connect, EAGAIN), PAGE(connect, ENOSYS), PAGE(fcntl, EMFILE),
+        PAGE(recvmsg, EPERM), PAGE(recvmsg, EAGAIN), PAGE(sendto, EPERM),
+        { .what = "fstat says EPERM", .of_a_page = true,
+          .rules = { { SYS_fstat, EPERM, 0 }, { SYS_newfstatat, EPERM, 0 } } },
+        { .what = "socket kills", .rules = { { SYS_socket, 0, 0 } }, .unless_forced = true,
+          .of_a_page = true },
         { .what = "mmap of a file says EPERM", .rules = { { SYS_mmap, EPERM, SANDBOX_WITH_FD } } },
         { .what = "mmap of a file says ENOMEM",
           .rules = { { SYS_mmap, ENOMEM, SANDBOX_WITH_FD } } },
@@ -161,6 +181,8 @@ static void attempt(const void *argument) {
                         (void)reader->thread_ns();
                         (void)reader->process_ns();
                 }
+        if (a->enrolled_before)
+                await_page();
         while (n_rules < 4 && (r->rules[n_rules].number || r->rules[n_rules].error))
                 n_rules++;
         if (!(r->otherwise ? r->otherwise() : sandbox_refuse(r->rules, n_rules)))
@@ -168,6 +190,172 @@ static void attempt(const void *argument) {
         workload(r);
         if (!r->alone)
                 (void)in_child("a child forked under it", grandchild, NULL);
+}
+
+/* --- servers that give no page --------------------------------------------------------------- */
+
+enum server_kind {
+        SERVER_ABSENT,
+        SERVER_NO_SOCKET,               /* a file of another kind in its place */
+        SERVER_DEAF,                    /* listens, never accepts */
+        SERVER_CLOSES,
+        SERVER_SILENT,                  /* accepts and says nothing */
+        SERVER_OTHER_PROTOCOL,
+        SERVER_OTHER_VERSION,
+        SERVER_SHORT,                   /* half a hello */
+        SERVER_SILENT_REPLY,
+        SERVER_CLOSES_REPLY,
+        SERVER_REFUSES,
+        SERVER_NO_FD,
+        SERVER_OTHER_FD,                /* a descriptor that cannot be mapped */
+        SERVER_ZEROES,                  /* one that can, without a page in it */
+        SERVER_KINDS
+};
+
+static const char *const server_names[SERVER_KINDS] = {
+        "no server", "no socket", "a server that never accepts", "a server that hangs up",
+        "a server that says nothing", "a server of something else", "a server of another version",
+        "half a hello", "a server that does not reply", "a server that hangs up instead of a reply",
+        "a server that refuses", "a reply without a page", "a reply with something else",
+        "a reply with zeroes",
+};
+
+static void send_with(int fd, const struct ct_message *message, size_t size, int passed) {
+        union {
+                struct cmsghdr header;
+                char space[CMSG_SPACE(sizeof(int))];
+        } control = {};
+        struct iovec iov = { (void *)(uintptr_t)message, size };
+        struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+        if (passed >= 0) {
+                msg.msg_control = &control;
+                msg.msg_controllen = sizeof(control);
+                control.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                                                   .cmsg_len = CMSG_LEN(sizeof(int)) };
+                memcpy(CMSG_DATA(&control.header), &passed, sizeof(int));
+        }
+        (void)sendmsg(fd, &msg, MSG_NOSIGNAL);
+}
+
+/* One client; what is said to it and then, it hangs up itself. */
+static void serve_one(int client, enum server_kind kind) {
+        struct ct_message message = { .magic = CT_PROTOCOL_MAGIC, .type = CT_MESSAGE_HELLO,
+                                      .page_version = CT_PAGE_VERSION };
+        int passed = -1;
+        char byte;
+
+        if (kind == SERVER_CLOSES)
+                return;
+        if (kind == SERVER_OTHER_PROTOCOL)
+                message.magic++;
+        if (kind == SERVER_OTHER_VERSION)
+                message.page_version++;
+        if (kind != SERVER_SILENT)
+                send_with(client, &message, kind == SERVER_SHORT ? sizeof(message) / 2 : sizeof(message), -1);
+        if (recv(client, &message, sizeof(message), 0) != sizeof(message) || kind == SERVER_CLOSES_REPLY)
+                return;
+        message.type = CT_MESSAGE_REPLY;
+        message.generation = 1;
+        message.entries = 64;
+        if (kind == SERVER_REFUSES)
+                message.error = EDQUOT;
+        else if (kind == SERVER_OTHER_FD)
+                passed = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        else if (kind == SERVER_ZEROES && (passed = memfd_create("zeroes", MFD_CLOEXEC)) >= 0)
+                (void)ftruncate(passed, 64 * CT_PAGE_ENTRY_SIZE);
+        if (kind != SERVER_SILENT_REPLY)
+                send_with(client, &message, sizeof(message), passed);
+        if (passed >= 0)
+                close(passed);
+        (void)recv(client, &byte, 1, 0);
+}
+
+static int listen_at(const char *path, enum server_kind kind) {
+        struct sockaddr_un address = { .sun_family = AF_UNIX };
+        int fd;
+
+        (void)unlink(path);
+        if (kind == SERVER_ABSENT)
+                return -1;
+        if (kind == SERVER_NO_SOCKET)
+                return open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0666);
+        strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+        fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
+            listen(fd, 0) < 0)
+                broken("the test could not listen: %s", strerror(errno));
+        return fd;
+}
+
+static unsigned descriptors_open(void) {
+        struct dirent *entry;
+        unsigned n = 0;
+        DIR *d = opendir("/proc/self/fd");
+
+        while (d && (entry = readdir(d)))
+                n += entry->d_name[0] != '.' && atoi(entry->d_name) > STDERR_FILENO &&
+                     atoi(entry->d_name) != dirfd(d);
+        if (d)
+                closedir(d);
+        return n;
+}
+
+int refused_by_server(void) {
+        struct refusal nothing = { .n_threads = 2 };
+        unsigned before = descriptors_open();
+
+        if (reader->library && cputime_backend_set(reader->backend) < 0)
+                broken("cputime_backend_set failed");
+        workload(&nothing);
+        (void)in_child("a child beside such a server", grandchild, NULL);
+        /* One more may be a connection that is still waited on. */
+        if (descriptors_open() > before + 1)
+                broken("%u descriptors are left open", descriptors_open() - before);
+        if (pages_mapped())
+                broken("%u pages are mapped", pages_mapped());
+        return is_broken();
+}
+
+static void refused_by(enum server_kind kind, int quiet_fd) {
+        char path[64];
+        pid_t server = -1, pid;
+        int status, fd;
+
+        snprintf(path, sizeof(path), "%s/socket", empty_directory);
+        fd = listen_at(path, kind);
+        if (kind > SERVER_DEAF)
+                server = fork();
+        if (server == 0) {
+                int client;
+
+                (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+                while ((client = accept(fd, NULL, NULL)) >= 0) {
+                        serve_one(client, kind);
+                        close(client);
+                }
+                _exit(0);
+        }
+        pid = fork();
+        if (pid == 0) {
+                (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+                (void)dup2(quiet_fd, STDERR_FILENO);
+                (void)setenv("CPUTIME_SOCKET", path, 1);
+                execl("/proc/self/exe", "contract", "--reader", reader->name, "--inside", "child:refused",
+                      NULL);
+                _exit(127);
+        }
+        if (pid < 0 || waitpid(pid, &status, 0) != pid)
+                broken("%s: the test could not start itself", server_names[kind]);
+        else if (status != 0)
+                broken("%s: see above (status 0x%x)", server_names[kind], status);
+        if (server > 0) {
+                (void)kill(server, SIGKILL);
+                (void)waitpid(server, NULL, 0);
+        }
+        if (fd >= 0)
+                close(fd);
+        (void)unlink(path);
 }
 
 void no_fast_path_is_no_failure(void) {
@@ -184,8 +372,11 @@ void no_fast_path_is_no_failure(void) {
                 for (unsigned enrolled = 0; enrolled < 2; enrolled++) {
                         struct attempt a = { &refusals[i], enrolled, quiet_fd };
 
-                        if (refusals[i].unless_forced && (reader->backend == CPUTIME_BACKEND_RING ||
-                                                          reader->backend == CPUTIME_BACKEND_HEADER))
+                        bool forced = reader->backend != CPUTIME_BACKEND_AUTO &&
+                                      reader->backend != CPUTIME_BACKEND_SYSCALL;
+
+                        if ((refusals[i].unless_forced && forced) ||
+                            (refusals[i].of_a_page && !reader->paged))
                                 continue;
                         snprintf(what, sizeof(what), "%s%s", refusals[i].what,
                                  enrolled ? ", to a process that is enrolled" : "");
@@ -196,6 +387,14 @@ void no_fast_path_is_no_failure(void) {
                                 (void)lseek(quiet_fd, 0, SEEK_SET);
                         }
                 }
+        for (unsigned kind = 0; reader->paged && kind < SERVER_KINDS; kind++) {
+                refused_by(kind, quiet_fd);
+                if (fstat(quiet_fd, &st) == 0 && st.st_size > 0) {
+                        broken("%s: something was written to stderr", server_names[kind]);
+                        (void)ftruncate(quiet_fd, 0);
+                        (void)lseek(quiet_fd, 0, SEEK_SET);
+                }
+        }
         (void)rmdir(empty_directory);
         close(quiet_fd);
 }

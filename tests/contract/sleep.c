@@ -149,6 +149,7 @@ static void timers(bool process) {
 }
 
 void sleep_until_is_not_early(void) {
+        await_page();
         sleep_on_clocks();
         timers(false);
         timers(true);

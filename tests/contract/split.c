@@ -82,6 +82,7 @@ void user_plus_system_is_runtime(void) {
 
         clock_tick_ns = NSEC_PER_SEC / (uint64_t)sysconf(_SC_CLK_TCK);
         slack_ns = cpus() * tick_ns();
+        await_page();
 
         /* One thread: a phase in user mode, one in the kernel, one in user mode again. */
         for (unsigned phase = 0; phase < 3; phase++)

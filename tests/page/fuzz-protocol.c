@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The server's clients (daemon/clients.c, limits.c) under any sequence of events, with a model of
+ * The server's clients (daemon/clients.c, users.c) under any sequence of events, with a model of
  * the kernel's side in place of server.c. An input is a program: one byte says what happens, the
  * next ones to whom and how; when it ends the server is stopped. What must hold whatever happens:
  *
@@ -11,8 +11,10 @@
  *      each region is released once; after each turn those in use are those of enrolled clients
  *      each connection is closed once, and none is used afterwards
  *      the program is loaded when somebody is enrolled, and let go when nobody has been for
- *      CT_KEEP_MAX_NS
- *      no user but root has more than the limits, and each one's counts are what it has
+ *      CT_KEEP_MAX_NS, unless clients keep too many others
+ *      no user but root has more than the limits, in connections, processes, regions that exist
+ *      and their memory, and each one's counts are what it has
+ *      no more than CT_COPIES_MAX + 1 programs are attached, whatever clients keep
  *
  * Built with libFuzzer (-fsanitize=fuzzer), or with CT_REPLAY: then it runs the files and the files
  * of the directories that are named.
@@ -29,6 +31,8 @@
 #define PROCESSES 8
 #define CONNECTIONS 16
 #define REGIONS 16
+#define MAPS 256
+#define LARGE 131072
 #define PER_USER 3
 #define PER_USER_CONNECTIONS 2
 
@@ -54,16 +58,27 @@ struct connection {
         unsigned int process;
         unsigned int sent;              /* messages: 1 hello, 2 reply, 3 hold */
         bool joined, unread, open, refused, left;
+        bool takes_map, takes_links;    /* and keeps it */
+};
+
+/* A region, or (of root) a program's table; its id is its place, from 1 on. */
+struct map {
+        uid_t uid;
+        uint64_t bytes;
+        bool program, used, held;
 };
 
 struct ct_server {
         struct ct_clients clients;
         struct connection connections[CONNECTIONS];
         bool dead[PROCESSES];
-        bool region_used[REGIONS];
+        unsigned int region_map[REGIONS];       /* 0: none */
+        struct map maps[MAPS];
+        unsigned int nr_maps, program;  /* the loaded one's table */
+        uint64_t next_bytes;
         bool loaded, stopping;
         /* Faults to come, each once. */
-        int send_error, load_error, enrol_error;
+        int send_error, load_error, enrol_error, look_error;
         uint64_t now_ns, busy_ns;       /* busy: when somebody last needed the program */
 };
 
@@ -82,12 +97,33 @@ static int take(int *fault) {
         return error;
 }
 
+static unsigned int map_new(struct ct_server *server, struct map map) {
+        if (server->nr_maps + 1 == MAPS)
+                return 0;
+        server->maps[++server->nr_maps] = map;
+        return server->nr_maps;
+}
+
+static uid_t uid_of(pid_t pid) {
+        for (unsigned int i = 0; i < PROCESSES; i++)
+                if (processes[i].pid == pid)
+                        return processes[i].uid;
+        abort();
+}
+
 int ct_outside_load(struct ct_server *server, const char **ret_step) {
         int error = take(&server->load_error);
 
         MUST(!server->loaded && !server->stopping);
         *ret_step = "loading";
         server->loaded = error == 0;
+        if (server->loaded) {
+                server->program = map_new(server, (struct map){ .program = true, .used = true });
+                if (server->program == 0) {
+                        server->loaded = false;
+                        error = -ENOMEM;
+                }
+        }
         server->busy_ns = server->now_ns;
         return error;
 }
@@ -98,6 +134,30 @@ void ct_outside_unload(struct ct_server *server) {
                 MUST(!server->connections[i].client ||
                      server->connections[i].client->state != CT_CLIENT_ENROLLED);
         server->loaded = false;
+        server->maps[server->program].used = false;
+        for (unsigned int i = 0; i < REGIONS; i++) {
+                server->maps[server->region_map[i]].used = false;
+                server->region_map[i] = 0;
+        }
+}
+
+uint32_t ct_outside_table(struct ct_server *server) {
+        MUST(server->loaded);
+        return server->program;
+}
+
+int ct_outside_look(struct ct_server *server) {
+        return take(&server->look_error);
+}
+
+bool ct_outside_exists(struct ct_server *server, uint32_t map_id) {
+        MUST(map_id > 0 && map_id < MAPS);
+        return server->maps[map_id].used || server->maps[map_id].held;
+}
+
+void ct_outside_discard(struct ct_server *server, int map_fd) {
+        MUST(map_fd > 1000 && map_fd < 1000 + MAPS && server->maps[map_fd - 1000].held);
+        server->maps[map_fd - 1000].held = false;
 }
 
 void ct_outside_enrol(struct ct_server *server, struct ct_enrolment *enrolments, unsigned int n) {
@@ -117,13 +177,28 @@ void ct_outside_enrol(struct ct_server *server, struct ct_enrolment *enrolments,
                 enrolments[i].error = take(&server->enrol_error);
                 enrolments[i].info.region = 0;
                 while (enrolments[i].info.region < REGIONS &&
-                       server->region_used[enrolments[i].info.region])
+                       server->region_map[enrolments[i].info.region])
                         enrolments[i].info.region++;
                 if (enrolments[i].error == 0 && enrolments[i].info.region == REGIONS)
                         enrolments[i].error = -ENOSPC;
                 if (enrolments[i].error == 0) {
-                        server->region_used[enrolments[i].info.region] = true;
-                        enrolments[i].info.map_fd = 1000 + (int)enrolments[i].info.region;
+                        struct map map = {
+                                .uid = uid_of(enrolments[i].tgid),
+                                .bytes = server->next_bytes,
+                                .used = true,
+                                .held = true,   /* until it is given or discarded, and then perhaps */
+                        };
+                        unsigned int id = map_new(server, map);
+
+                        if (id == 0) {
+                                enrolments[i].error = -ENOMEM;
+                                continue;
+                        }
+                        server->next_bytes = 4096;
+                        server->region_map[enrolments[i].info.region] = id;
+                        enrolments[i].info.map_fd = 1000 + (int)id;
+                        enrolments[i].info.map_id = id;
+                        enrolments[i].info.size = map.bytes;
                         enrolments[i].info.entries = 32;
                         enrolments[i].info.generation = 1;
                 }
@@ -131,8 +206,9 @@ void ct_outside_enrol(struct ct_server *server, struct ct_enrolment *enrolments,
 }
 
 void ct_outside_release(struct ct_server *server, uint32_t region) {
-        MUST(server->loaded && region < REGIONS && server->region_used[region]);
-        server->region_used[region] = false;
+        MUST(server->loaded && region < REGIONS && server->region_map[region]);
+        server->maps[server->region_map[region]].used = false;
+        server->region_map[region] = 0;
 }
 
 void ct_outside_flush(struct ct_server *server) {
@@ -158,16 +234,19 @@ int ct_outside_send(struct ct_client *client, const struct ct_message *message) 
 int ct_outside_give(struct ct_client *client, const struct ct_message *reply, int map_fd,
                     const struct ct_message *hold) {
         struct connection *c = of(client);
-        int region = map_fd - 1000;
+        struct ct_server *server = client->clients->server;
 
-        MUST(region >= 0 && region < REGIONS && client->clients->server->region_used[region]);
-        MUST(client->region == (uint32_t)region && c->sent == 1 && c->joined);
+        MUST(client->region < REGIONS && server->region_map[client->region] + 1000 == (unsigned int)map_fd);
+        MUST(server->loaded && c->sent == 1 && c->joined);
+        MUST(server->maps[map_fd - 1000].uid == client->user->uid);
+        server->maps[server->program].held |= c->takes_links;
+        server->maps[map_fd - 1000].held = c->takes_map;
         MUST(reply->magic == CT_PROTOCOL_MAGIC && reply->type == CT_MESSAGE_REPLY);
         MUST(reply->error == 0 && reply->generation == 1 && reply->entries == 32);
         MUST(hold->magic == CT_PROTOCOL_MAGIC && hold->type == CT_MESSAGE_HOLD && hold->error == 0);
         c->sent = 3;
         c->unread = true;
-        return take(&client->clients->server->send_error);
+        return take(&server->send_error);
 }
 
 bool ct_outside_alive(const struct ct_client *client) {
@@ -195,13 +274,33 @@ void ct_outside_close(struct ct_client *client) {
 
 static void check(struct ct_server *server) {
         const struct ct_clients *clients = &server->clients;
-        unsigned int enrolled = 0, regions = 0, open = 0;
+        unsigned int enrolled = 0, regions = 0, open = 0, programs = 0;
 
         for (unsigned int i = 0; i < REGIONS; i++)
-                regions += server->region_used[i];
+                regions += server->region_map[i] != 0;
+        for (unsigned int user = 0; user < PROCESSES; user++) {
+                unsigned int has = 0;
+                uint64_t bytes = 0;
+
+                if (processes[user].uid == 0)
+                        continue;
+                for (unsigned int i = 1; i <= server->nr_maps; i++) {
+                        const struct map *map = &server->maps[i];
+
+                        if (map->uid == processes[user].uid && (map->used || map->held)) {
+                                has++;
+                                bytes += map->bytes;
+                        }
+                }
+                MUST(has <= PER_USER && bytes <= PER_USER * CT_BYTES_PER_PROCESS);
+        }
+        for (unsigned int i = 1; i <= server->nr_maps; i++)
+                programs += server->maps[i].program && (server->maps[i].used || server->maps[i].held);
+        MUST(programs <= CT_COPIES_MAX + 1);
         for (unsigned int i = 0; i < CONNECTIONS; i++) {
                 const struct connection *c = &server->connections[i];
                 unsigned int waiting = 0, has = 0;
+                uint64_t bytes = 0;
 
                 if (!c->client)
                         continue;
@@ -209,20 +308,28 @@ static void check(struct ct_server *server) {
                 MUST(!c->refused && c->client->state != CT_CLIENT_GONE);
                 if (c->client->state == CT_CLIENT_ENROLLED) {
                         enrolled++;
-                        MUST(c->sent == 3 && server->region_used[c->client->region]);
+                        MUST(c->sent == 3 && server->region_map[c->client->region] == c->client->map_id);
                 }
                 for (unsigned int k = 0; k < CONNECTIONS; k++) {
                         const struct connection *other = &server->connections[k];
 
                         if (!other->client || other->client->user != c->client->user)
                                 continue;
+                        bytes += other->client->bytes;
                         waiting += other->client->state == CT_CLIENT_GREETED;
                         has += other->client->state != CT_CLIENT_GREETED;
+                        MUST(other->client->state < CT_CLIENT_KEPT);
                         MUST(other == c || other->client->state != CT_CLIENT_ENROLLED ||
                              c->client->state != CT_CLIENT_ENROLLED ||
                              other->client->pid != c->client->pid);
                 }
                 MUST(c->client->user->uid == processes[c->process].uid);
+                for (const struct ct_client *k = clients->lists[CT_CLIENT_KEPT].first; k; k = k->next)
+                        if (k->user == c->client->user) {
+                                has++;
+                                bytes += k->bytes;
+                        }
+                MUST(c->client->user->bytes == bytes);
                 MUST(c->client->user->waiting == waiting && c->client->user->enrolled == has);
                 MUST(c->client->user->uid == 0 ||
                      (waiting <= PER_USER_CONNECTIONS && has <= PER_USER));
@@ -232,7 +339,8 @@ static void check(struct ct_server *server) {
         MUST(clients->loaded == server->loaded && (server->loaded || enrolled == 0));
         if (clients->lists[CT_CLIENT_JOINING].n + enrolled + clients->lists[CT_CLIENT_LEFT].n > 0)
                 server->busy_ns = server->now_ns;
-        MUST(!server->loaded || server->now_ns - server->busy_ns <= CT_KEEP_MAX_NS);
+        MUST(!server->loaded || programs == CT_COPIES_MAX + 1 || clients->stays ||
+             server->now_ns - server->busy_ns <= CT_KEEP_MAX_NS);
 }
 
 /* What follows whatever has happened in one turn of the loop. */
@@ -288,6 +396,8 @@ static void sends(struct ct_server *server, struct connection *c, const uint8_t 
                 length = next(data, size);
         if (how & 8)
                 sender = processes[next(data, size) % PROCESSES].pid;
+        c->takes_map = how & 16;
+        c->takes_links = how & 32;
         c->joined |= !unexpected && length == sizeof(message) && sender == c->client->pid &&
                      c->client->state == CT_CLIENT_GREETED && c->sent == 1 &&
                      memcmp(&message, &join, 12) == 0;
@@ -304,13 +414,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         struct ct_log log = { .fd = -1 };
 
         memset(&server, 0, sizeof(server));
+        server.next_bytes = 4096;
         server.now_ns = server.busy_ns = 1000 * CT_NSEC_PER_SEC;
         ct_clients_init(&server.clients, &server, &log, PER_USER, PER_USER_CONNECTIONS, false);
         while (size > 0) {
                 uint8_t what = next(&data, &size), whom = next(&data, &size);
                 struct connection *c = &server.connections[whom % CONNECTIONS];
 
-                switch (what % 10) {
+                switch (what % 11) {
                 case 0:
                         if (!server.dead[whom % PROCESSES])
                                 connects(&server, whom % PROCESSES);
@@ -353,17 +464,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                         server.send_error = errors[whom % 4];
                         continue;
                 case 7:
-                        if (whom & 1)
-                                server.load_error = errors[whom / 2 % 4];
-                        else
-                                server.enrol_error = errors[whom / 2 % 4];
+                        *(whom & 1 ? &server.load_error : whom & 2 ? &server.enrol_error :
+                          &server.look_error) = errors[whom / 4 % 4];
                         continue;
                 case 8:
                         settle(&server);
                         server.now_ns += (uint64_t)whom * 10 * CT_NSEC_PER_MSEC;
                         ct_clients_expire(&server.clients, server.now_ns);
                         break;
+                case 9:         /* lets go of a region, or of a program's links */
+                        server.maps[whom].held = false;
+                        continue;
                 default:
+                        server.next_bytes = whom & 1 ? LARGE : 4096;
                         break;
                 }
                 settle(&server);

@@ -1,12 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# in-guest.sh CASE BUILD: what tools/vm/check-header runs inside the guest, as root, one TAP-like
-# line a point (no numbers: the host numbers the points of all guests through).
-#   tsc     the kernel trusts the time-stamp counter: the header backend must be usable, and keep
-#           its promises, as root and as nobody
-#   notsc   it has none: the page cannot give the time, only tell of switches, and the clock that
-#           the vDSO gives is a slow one; both backends must serve all the same
+# in-guest.sh CASE BUILD: what tools/vm/check-* run inside the guest, as root, one TAP-like line a
+# point (no numbers: the host numbers the points of all guests through).
+# check-header:
+#   tsc       the kernel trusts the time-stamp counter: the header backend must be usable, and keep
+#             its promises, as root and as nobody
+#   notsc     it has none: the page cannot give the time, only tell of switches, and the clock that
+#             the vDSO gives is a slow one; both backends must serve all the same
+# check-page:
+#   page      a kernel as it comes: the program must load and tell what the kernel tells
+#   tickless  one where the second CPU has no tick: the page must know that it does not know
 #
 # shellcheck shell=dash disable=SC2086  # $as and $nobody are several words
 set -u
@@ -57,6 +61,11 @@ paranoid() {
         echo "$1" >/proc/sys/kernel/perf_event_paranoid
 }
 
+agrees() {                              # ARGUMENT...: of tests/page_agrees, which prints points itself
+        "$build/tests/page_agrees" "$@" 2>$out
+        point $? "page_agrees${*:+ $*} ran to its end"
+}
+
 nobody="/vm/setpriv --reuid=65534 --regid=65534 --clear-groups --"
 
 if [ "$case" = notsc ]; then
@@ -67,6 +76,24 @@ if [ "$case" = notsc ]; then
         # The scheduler's clock is the tick's here, so the kernel's answers jump by 4 ms: no bounds.
         promises root header idle_costs_nothing
         promises root ring idle_costs_nothing
+        exit 0
+fi
+
+if [ "$case" = page ]; then
+        agrees
+        exit 0
+fi
+if [ "$case" = tickless ]; then
+        agrees --tickless 1
+        CPUTIME_SOCKET=/tmp/cputimed
+        export CPUTIME_SOCKET
+        "$build/cputimed" --socket $CPUTIME_SOCKET 2>/tmp/cputimed.log &
+        server=$!
+        agrees --library 1
+        kill $server
+        wait $server
+        cat /tmp/cputimed.log >$out
+        point $? "cputimed stops when it is told to"
         exit 0
 fi
 

@@ -168,12 +168,20 @@ static int ct_join(struct ct_loader *loader, pid_t tgid, uint32_t region, uint32
         return bss->ct_join_failed ? -ENOMEM : bss->ct_join_raced ? -EAGAIN : 0;
 }
 
+/* The kernel's id, 0 if it cannot be had. */
+static uint32_t ct_map_id(int fd) {
+        struct bpf_map_info info = {};
+        uint32_t length = sizeof(info);
+
+        return bpf_obj_get_info_by_fd(fd, &info, &length) < 0 ? 0 : info.id;
+}
+
 /* A region for the process, which the program does not know yet. */
 static int ct_prepare(struct ct_loader *loader, pid_t tgid, struct ct_region_info *ret_info) {
         long threads = ct_count_threads(tgid), cpus = libbpf_num_possible_cpus();
         const size_t chunk_size = CT_PAGE_CHUNK_ENTRIES * CT_PAGE_ENTRY_SIZE;
         size_t size, unit = (size_t)sysconf(_SC_PAGESIZE);
-        uint32_t region;
+        uint32_t region, map_id;
         int fd;
 
         if (threads < 0)
@@ -193,10 +201,16 @@ static int ct_prepare(struct ct_loader *loader, pid_t tgid, struct ct_region_inf
         fd = ct_region_create((uint32_t)(size / chunk_size));
         if (fd < 0)
                 return fd;
+        map_id = ct_map_id(fd);
+        if (map_id == 0) {
+                (void)close(fd);
+                return -EIO;
+        }
         loader->use[region] = CT_REGION_USED;
         *ret_info = (struct ct_region_info){
                 .map_fd = fd,
                 .region = region,
+                .map_id = map_id,
                 .entries = (uint32_t)(size / CT_PAGE_ENTRY_SIZE),
                 .size = size,
         };
@@ -280,4 +294,8 @@ void ct_loader_links(const struct ct_loader *loader, int ret_fds[CT_LOADER_LINKS
         ret_fds[0] = bpf_link__fd(loader->bpf->links.ct_switch);
         ret_fds[1] = bpf_link__fd(loader->bpf->links.ct_tick);
         ret_fds[2] = bpf_link__fd(loader->bpf->links.ct_newtask);
+}
+
+uint32_t ct_loader_table_id(const struct ct_loader *loader) {
+        return ct_map_id(bpf_map__fd(loader->bpf->maps.ct_regions));
 }

@@ -29,6 +29,7 @@ struct ct_loader;
 struct ct_region_info {
         int map_fd;
         uint32_t region;        /* for ct_loader_release() */
+        uint32_t map_id;        /* the kernel's */
         uint32_t generation;
         uint32_t entries;
         uint64_t size;          /* bytes to map */
@@ -76,5 +77,8 @@ void ct_loader_flush(struct ct_loader *loader);
 
 /* The descriptors that keep the program attached; they remain the loader's. */
 void ct_loader_links(const struct ct_loader *loader, int ret_fds[CT_LOADER_LINKS]);
+
+/* The kernel's id of the program's table of regions, which exists as long as the program does. */
+uint32_t ct_loader_table_id(const struct ct_loader *loader);
 
 #endif /* CT_LOADER_H */

@@ -130,6 +130,15 @@ struct bpf_iter__task {
 #define CT_TICK_LATE_NS 20000
 
 /*
+ * When we are called much later than that, the CPU was stopped in the middle of its switch or tick,
+ * and the scheduler charges from before. How late we are is what the stamp is ahead of the scheduler's
+ * clock by, less what it is at least: two windows of that are kept, so that it holds whatever the
+ * two clocks drift apart (NTP slews by 500 ppm at most: a lag is taken for 0.25 ms more than it is).
+ */
+#define CT_LAG_MIN_NS 100000
+#define CT_LAG_WINDOW_NS 250000000
+
+/*
  * By how much a reader's time can be later than a publication that it has not seen: its look at
  * the sequence count is not held up by the reading of the counter. Tens of ns in fact.
  */
@@ -301,6 +310,9 @@ static __always_inline void ct_slot_free(struct ct_page_books *books, struct ct_
         slot->tid = 0;
         slot->cpu = -1;
         slot->used_ns = 0;
+        slot->wait_ns = 0;
+        slot->nvcsw = 0;
+        slot->nivcsw = 0;
         ct_close(&slot->seq);
         for (int i = 0; i < CT_STACK_TRIES; i++) {
                 uint64_t head = READ_ONCE(books->free_entry);
@@ -335,6 +347,26 @@ static __always_inline void ct_count(struct ct_ref *ref, struct task_struct *tas
         ref->wait_ns = wait;
         ref->nvcsw = voluntary;
         ref->nivcsw = involuntary;
+}
+
+static __always_inline uint64_t ct_lag(struct ct_page_cell *cell, struct task_struct *task, uint64_t now) {
+        uint64_t offset, least;
+
+        if (!bpf_core_field_exists(task->se.cfs_rq))
+                return 0;
+        offset = now - task->se.cfs_rq->rq->clock;
+        if (now - cell->offset_since_ns > CT_LAG_WINDOW_NS) {
+                cell->offset_ns[1] = now - cell->offset_since_ns > 2 * CT_LAG_WINDOW_NS ?
+                        offset : cell->offset_ns[0];
+                cell->offset_ns[0] = offset;
+                cell->offset_since_ns = now;
+        } else if ((int64_t)(offset - cell->offset_ns[0]) < 0) {
+                cell->offset_ns[0] = offset;
+        }
+        least = cell->offset_ns[0];
+        if ((int64_t)(cell->offset_ns[1] - least) < 0)
+                least = cell->offset_ns[1];
+        return offset - least;
 }
 
 /* The most that USED_NS with START_NS can have been taken for until now. */
@@ -446,7 +478,7 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
                                 struct task_struct *next, struct hrtimer *tick) {
         struct ct_ref *ref = out ? out : in;
         uint32_t cpu = bpf_get_smp_processor_id(), entry = CT_PAGE_FIRST_CELL + cpu;
-        uint64_t now, start, told, used, debt, grown = 0, wait_ns, nvcsw, nivcsw;
+        uint64_t now, start, lag, told, used, debt, grown = 0, wait_ns, nvcsw, nivcsw;
         struct ct_page_slot *out_slot = NULL, *in_slot = NULL;
         struct ct_chunk *first, *chunk;
         struct ct_page_group *g;
@@ -510,6 +542,9 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
                         if (start > now || start < now - CT_TICK_LATE_NS)
                                 start = now - CT_TICK_LATE_NS;
                 }
+                lag = ct_lag(cell, next, now);
+                if (lag > CT_LAG_MIN_NS)
+                        start = now - lag;
                 grown += ct_settle(g, in, next, now, start);
                 ct_count(in, next, !tick, &wait_ns, &nvcsw, &nivcsw);
         }

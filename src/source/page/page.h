@@ -118,8 +118,10 @@ struct ct_page_cell {
         uint64_t wait_ns;       /* as in the slot, of all threads, on this CPU */
         uint64_t nvcsw;
         uint64_t nivcsw;
-        uint64_t debt_ns;       /* the writer's own: used_ns beyond the sum of the threads' */
-        uint64_t spare[8];
+        uint64_t debt_ns;       /* the writer's own from here on: used_ns beyond the threads' sum */
+        uint64_t offset_ns[2];  /* the least that stamps were ahead of the scheduler's clock, modulo */
+        uint64_t offset_since_ns;       /* 2^64: since then, and in the time before */
+        uint64_t spare[5];
 };
 
 struct ct_page_slot {
@@ -158,7 +160,7 @@ _Static_assert(__builtin_offsetof(struct ct_page_group, base_ns) == 16, "ABI");
 _Static_assert(__builtin_offsetof(struct ct_page_group, entries) == 40, "ABI");
 _Static_assert(__builtin_offsetof(struct ct_page_group, cpus) == 64, "ABI");
 _Static_assert(__builtin_offsetof(struct ct_page_cell, used_ns) == 8, "ABI");
-_Static_assert(__builtin_offsetof(struct ct_page_cell, spare) == 64, "one line is written");
+_Static_assert(__builtin_offsetof(struct ct_page_cell, offset_ns) == 64, "ABI");
 _Static_assert(__builtin_offsetof(struct ct_page_slot, used_ns) == 16, "ABI");
 _Static_assert(__builtin_offsetof(struct ct_page_slot, spare) == 64, "one line is written");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "daemon/limits.h"
+#include "daemon/users.h"
 
 #include <stdlib.h>
 
@@ -64,6 +64,10 @@ bool ct_user_may_connect(const struct ct_limits *limits, const struct ct_user *u
 
 bool ct_user_may_enrol(const struct ct_limits *limits, const struct ct_user *user) {
         return user->uid == 0 || user->enrolled < limits->per_user;
+}
+
+bool ct_user_may_have(const struct ct_limits *limits, const struct ct_user *user, uint64_t bytes) {
+        return user->uid == 0 || user->bytes + bytes <= limits->per_user * CT_BYTES_PER_PROCESS;
 }
 
 bool ct_user_join(const struct ct_limits *limits, struct ct_user *user, uint64_t now_ns) {
