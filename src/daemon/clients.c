@@ -319,6 +319,13 @@ void ct_clients_expire(struct ct_clients *clients, uint64_t now_ns) {
         }
 }
 
+/* An enrolment that nobody gets. */
+static void ct_client_discard(struct ct_client *client, const struct ct_enrolment *e) {
+        ct_outside_release(client->clients->server, e->info.region);
+        client->clients->releases = true;
+        ct_outside_discard(client->clients->server, e->info.map_fd);
+}
+
 static void ct_client_enrolled(struct ct_client *client, const struct ct_enrolment *e) {
         struct ct_clients *clients = client->clients;
         struct ct_message reply = ct_message_of(CT_MESSAGE_REPLY);
@@ -334,12 +341,16 @@ static void ct_client_enrolled(struct ct_client *client, const struct ct_enrolme
                 ct_client_refuse(client, -e->error);
                 return;
         }
+        /* What was enrolled is whoever has the number now: it must have been this one's until now. */
+        if (!ct_outside_alive(client)) {
+                ct_client_discard(client, e);
+                ct_client_end(client);
+                return;
+        }
         if (!ct_user_may_have(&clients->limits, client->user, e->info.size))
                 ct_clients_look(clients);
         if (!ct_user_may_have(&clients->limits, client->user, e->info.size)) {
-                ct_outside_release(clients->server, e->info.region);
-                clients->releases = true;
-                ct_outside_discard(clients->server, e->info.map_fd);
+                ct_client_discard(client, e);
                 ct_client_refuse(client, EDQUOT);
                 return;
         }

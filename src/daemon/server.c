@@ -8,9 +8,10 @@
  *
  *      if the queue was empty after the pidfd was opened: so it was sent later,
  *      by a process of that number (SCM_CREDENTIALS),
- *      and the pidfd's process has not ended when the join is acted upon:
+ *      and the pidfd's process has not ended when the join was acted upon, and the number's process
+ *      has been enrolled:
  *
- * it had the number all that time, so it was the sender. A connection that is handed to another
+ * it had the number all that time, so it was the sender, and is who was enrolled. A connection that is handed to another
  * process is of no use to that one.
  *
  * A turn of the loop: what has happened, a bounded number of things; then ct_clients_settle(), which
@@ -456,8 +457,8 @@ static void ct_raise_nofile(struct ct_server *server) {
                 if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
                         (void)getrlimit(RLIMIT_NOFILE, &limit);
         }
-        /* A connection and a pidfd each. */
-        n = limit.rlim_cur > CT_DESCRIPTORS_SPARE ? (limit.rlim_cur - CT_DESCRIPTORS_SPARE) / 2 : 1;
+        /* Each has a connection and a pidfd here, and three links and a region under way to it. */
+        n = limit.rlim_cur > CT_DESCRIPTORS_SPARE ? (limit.rlim_cur - CT_DESCRIPTORS_SPARE) / 4 : 1;
         server->connections_max = n < CT_CONNECTIONS_MAX ? (unsigned int)n : CT_CONNECTIONS_MAX;
 }
 

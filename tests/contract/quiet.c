@@ -12,6 +12,7 @@
  */
 #include <errno.h>
 #include <malloc.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -198,6 +199,67 @@ static void count_with_sibling(const void *argument) {
         pthread_join(sibling, NULL);
 }
 
+/* --- threads that only look at others -------------------------------------------------------- */
+
+static void *silent_main(void *argument) {
+        await_page();
+        atomic_store(&sibling_tid, peer_self().tid);
+        while (!atomic_load(&sibling_over))
+                ;
+        return NULL;
+}
+
+/* Has never read a clock of its own, and so has no place where its reads could be remembered. */
+static void *looker_main(void *argument) {
+        struct timespec nap = { .tv_nsec = 1000000 };
+        pid_t tid = atomic_load(&sibling_tid);
+        uint64_t ns;
+
+        while (!atomic_load(&sibling_over)) {
+                if (cputime_thread_ns_of(tid, &ns) < 0)
+                        broken("another thread's clock could not be read");
+                nanosleep(&nap, NULL);
+        }
+        return NULL;
+}
+
+/*
+ * What others are told of a thread by the kernel must not keep P from the page until that thread
+ * reads its own clock, which it may never do again. The library counts who served.
+ */
+static void looked_at(const void *argument) {
+        struct cputime_stats before, after;
+        struct timespec nap = { .tv_nsec = 100000 };
+        pthread_t silent, looker;
+        uint64_t fast, slow;
+
+        if (!start_thread(&silent, silent_main, NULL))
+                return;
+        while (!atomic_load(&sibling_tid))
+                sched_yield();
+        await_page();
+        if (!start_thread(&looker, looker_main, NULL))
+                return;
+        cputime_stats_read(&before);
+        for (unsigned i = 0; i < 5000; i++) {
+                for (unsigned k = 0; k < 20; k++)
+                        (void)reader->process_ns();
+                nanosleep(&nap, NULL);
+        }
+        cputime_stats_read(&after);
+        atomic_store(&sibling_over, true);
+        pthread_join(looker, NULL);
+        pthread_join(silent, NULL);
+        fast = after.reads[CPUTIME_BACKEND_PAGE] - before.reads[CPUTIME_BACKEND_PAGE];
+        slow = after.reads[CPUTIME_BACKEND_SYSCALL] - before.reads[CPUTIME_BACKEND_SYSCALL];
+        note("process clock, a sibling that looks at another: %llu reads by the page, %llu by the kernel",
+             (unsigned long long)fast, (unsigned long long)slow);
+        if (slow > 5000 || after.retreats > before.retreats)
+                broken("process clock, a sibling that looks at another: %llu of 100000 reads by the kernel,"
+                       " %llu retreats", (unsigned long long)slow,
+                       (unsigned long long)(after.retreats - before.retreats));
+}
+
 /* --- memory and errno ------------------------------------------------------------------------ */
 
 static void expect_untouched(void) {
@@ -309,6 +371,8 @@ void reading_changes_nothing(void) {
                 (void)in_child("counting calls in a sandbox", count_sandboxed, NULL);
         (void)in_child("counting calls beside a sibling that reads", count_with_sibling, &yes);
         (void)in_child("counting calls beside a sibling that does not", count_with_sibling, &no);
+        if (reader->paged && reader->library)
+                (void)in_child("a sibling that looks at another", looked_at, NULL);
         /* A handler that reads a clock which takes locks would hang, not fail. */
         if (!is_broken())
                 (void)in_child("signals", storm, NULL);

@@ -79,6 +79,7 @@ struct ct_server {
         bool loaded, stopping;
         /* Faults to come, each once. */
         int send_error, load_error, enrol_error, look_error;
+        bool dies;                      /* whoever is enrolled next, in the midst of it */
         uint64_t now_ns, busy_ns;       /* busy: when somebody last needed the program */
 };
 
@@ -174,6 +175,9 @@ void ct_outside_enrol(struct ct_server *server, struct ct_enrolment *enrolments,
                 MUST(asked && enrolments[i].tgid > 0);
                 for (unsigned int k = 0; k < i; k++)
                         MUST(enrolments[k].tgid != enrolments[i].tgid);
+                for (unsigned int k = 0; k < PROCESSES && server->dies; k++)
+                        server->dead[k] |= processes[k].pid == enrolments[i].tgid;
+                server->dies = false;
                 enrolments[i].error = take(&server->enrol_error);
                 enrolments[i].info.region = 0;
                 while (enrolments[i].info.region < REGIONS &&
@@ -237,7 +241,7 @@ int ct_outside_give(struct ct_client *client, const struct ct_message *reply, in
         struct ct_server *server = client->clients->server;
 
         MUST(client->region < REGIONS && server->region_map[client->region] + 1000 == (unsigned int)map_fd);
-        MUST(server->loaded && c->sent == 1 && c->joined);
+        MUST(server->loaded && c->sent == 1 && c->joined && !server->dead[c->process]);
         MUST(server->maps[map_fd - 1000].uid == client->user->uid);
         server->maps[server->program].held |= c->takes_links;
         server->maps[map_fd - 1000].held = c->takes_map;
@@ -343,14 +347,24 @@ static void check(struct ct_server *server) {
              server->now_ns - server->busy_ns <= CT_KEEP_MAX_NS);
 }
 
-/* What follows whatever has happened in one turn of the loop. */
-static void settle(struct ct_server *server) {
-        uint64_t next_ns;
+/* What follows whatever has happened in one turn of the loop. Returns when the next one is due. */
+static uint64_t settle(struct ct_server *server) {
+        uint64_t next_ns = ct_clients_settle(&server->clients, server->now_ns);
 
-        do
-                next_ns = ct_clients_settle(&server->clients, server->now_ns);
-        while (next_ns <= server->now_ns);
+        MUST(next_ns > server->now_ns);
         check(server);
+        return next_ns;
+}
+
+/* Nothing happens but turns that are due. */
+static void pass(struct ct_server *server, uint64_t ns) {
+        uint64_t end_ns = server->now_ns + ns, next_ns;
+
+        while ((next_ns = settle(server)) <= end_ns) {
+                server->now_ns = next_ns;
+                ct_clients_expire(&server->clients, next_ns);
+        }
+        server->now_ns = end_ns;
 }
 
 static uint8_t next(const uint8_t **data, size_t *size) {
@@ -464,13 +478,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                         server.send_error = errors[whom % 4];
                         continue;
                 case 7:
+                        if (whom & 0x40) {
+                                server.dies = true;
+                                continue;
+                        }
                         *(whom & 1 ? &server.load_error : whom & 2 ? &server.enrol_error :
                           &server.look_error) = errors[whom / 4 % 4];
                         continue;
                 case 8:
-                        settle(&server);
-                        server.now_ns += (uint64_t)whom * 10 * CT_NSEC_PER_MSEC;
-                        ct_clients_expire(&server.clients, server.now_ns);
+                        pass(&server, (uint64_t)whom * 10 * CT_NSEC_PER_MSEC);
                         break;
                 case 9:         /* lets go of a region, or of a program's links */
                         server.maps[whom].held = false;
@@ -479,7 +495,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                         server.next_bytes = whom & 1 ? LARGE : 4096;
                         break;
                 }
-                settle(&server);
+                (void)settle(&server);
         }
         server.stopping = true;
         ct_clients_done(&server.clients);

@@ -24,6 +24,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -181,6 +182,7 @@ def enrol(path):
     error = join(path)
     check("enrolled", error == 0, error)
     check("live", library.client_wait_live(me.page) == 0)
+    check("hold has come", select.select([me.socket], [], [], TIMEOUT)[0])
 
 
 def agree(n=2000):
@@ -709,6 +711,28 @@ def regions_that_are_kept_count(d):
 regions_that_are_kept_count.options = ["--per-user", "3"]
 
 
+def start_threads(n):
+    threading.stack_size(65536)
+    for _ in range(n):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
+def memory_has_a_limit_too(d):
+    """64 KiB for each process that a user may have, and 128 bytes twice for each thread."""
+    peer = Peer()
+    peer.enrol(d.path)
+    peer.start_threads(800)
+    check("EDQUOT", peer.join(d.path) == errno.EDQUOT)
+    root = Peer(0)
+    root.start_threads(800)
+    root.enrol(d.path)
+    check("served", root.agree())
+    check("others are", Peer(SOMEBODY).join(d.path) == 0)
+
+
+memory_has_a_limit_too.options = ["--per-user", "3"]
+
+
 def programs_that_are_kept_have_an_end(d):
     """Who keeps the links of one program after the other gets no more than a few."""
     links = set()
@@ -924,7 +948,8 @@ def without_descriptors_it_waits(d):
     used = cpu_seconds(d.pid) - before
     check("it does not spin", used < 0.1, used)
     resource.prlimit(d.pid, resource.RLIMIT_NOFILE, limits)
-    check("they are taken later", many.hear() == 20)
+    # One for which there was a descriptor, but not one for its process too, was let go.
+    check("they are taken later", many.hear() >= 19)
 
 
 def cpu_seconds(pid):
@@ -935,7 +960,7 @@ def cpu_seconds(pid):
 def too_many_connections_are_refused(d):
     root = Peer(0)
     n = root.connect_many(d.path, 120)
-    check("as many as there are descriptors for", 30 <= n <= 64, n, d.log())
+    check("as many as there are descriptors for", 16 <= n <= 64, n, d.log())
     check("said once", d.log().count("connections, more are refused") == 1, d.log())
     check("they are not waited for", root.all_end())
     good = Peer()
@@ -1059,6 +1084,17 @@ def in_a_container_it_says_no(d):
 in_a_container_it_says_no.prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
+def a_program_that_cannot_be_loaded_is_refused(d):
+    """Its capabilities are those of a user namespace only, which the kernel does not take for any."""
+    peer = Peer()
+    for _ in range(5):
+        check("EPERM", peer.join(d.path) == errno.EPERM)
+    check("said once", d.log().count("CAP_BPF and CAP_PERFMON") == 1, d.log())
+
+
+a_program_that_cannot_be_loaded_is_refused.prefix = ["unshare", "--user", "--map-root-user"]
+
+
 def options_are_checked(d):
     directory = os.path.dirname(d.path)
 
@@ -1152,6 +1188,7 @@ TESTS = [
     floods_cost_nobody_anything,
     a_user_has_a_limit,
     regions_that_are_kept_count,
+    memory_has_a_limit_too,
     programs_that_are_kept_have_an_end,
     a_killed_daemon_harms_nobody,
     a_stopped_daemon_harms_nobody,
@@ -1169,6 +1206,7 @@ TESTS = [
     it_becomes_its_own_user,
     it_needs_no_more_than_the_unit_gives,
     in_a_container_it_says_no,
+    a_program_that_cannot_be_loaded_is_refused,
     options_are_checked,
     the_service_manager_is_told,
 ]
