@@ -87,11 +87,14 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         }
         /* Before asking: what its thread was shown before this call began. */
         slot = ct_slot_find(p, tid);
-        shown_ns = slot ? ct_max(ct_slot_shown(slot), ct_thread_page_bound(slot)) : 0;
+        shown_ns = ct_max(slot ? ct_slot_shown(slot) : 0, ct_thread_page_bound(p, tid));
         r = ct_ask_thread_of(tid, &ns);
         /* It may have taken its first anchor just before we asked, a little behind our answer. */
         if (!slot)
                 slot = ct_slot_find(p, tid);
+        /* With a page it may read less than that, and has to know. */
+        if (!slot && r == 0 && ct_load(&p->page))
+                slot = ct_slot_for(p, tid);
         /* More than a thread can be ahead: the slot is of one that had the id before. */
         if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
                 ns = ct_max(ns, shown_ns);

@@ -582,8 +582,7 @@ static bool ct_group_serve(struct ct_process *p, struct ct_slot *slot, uint64_t 
                 if (mode == CPUTIME_BACKEND_SYSCALL || mode == CPUTIME_BACKEND_HEADER ||
                     (mode == CPUTIME_BACKEND_AUTO && ct_load(&slot->asked_group) < CT_GROUP_READS))
                         return false;
-                if (mode != CPUTIME_BACKEND_RING &&
-                    !(mode == CPUTIME_BACKEND_AUTO && ct_sandboxed()) && ct_page_try(p))
+                if (mode != CPUTIME_BACKEND_RING && ct_page_try(p))
                         return false;
                 if (mode == CPUTIME_BACKEND_PAGE ||
                     (mode == CPUTIME_BACKEND_AUTO && ct_load(&p->group_at_ns) &&

@@ -16,7 +16,7 @@
  *
  * Not answering. For an instant: the publisher's virtual CPU was stopped while publishing. For good:
  * the program is no longer attached, the group is broken. In either case the kernel answers, and
- * never below what the page can have said; after CT_STALE_MAX of those in a row the page is left.
+ * never below what the page can have said; after CT_STALE_NS of that the page is left.
  *
  * Leaving. The page's mapping is replaced by zeroes: its addresses stay readable for readers that
  * are just at it, as with the perf mappings, and zeroes say "too old".
@@ -47,8 +47,8 @@
 /* How long after a refusal or a loss the next try comes, doubled with each, at most 256 times. */
 #define CT_PAGE_RETRY_NS CT_NSEC_PER_SEC
 
-/* Answers of the kernel in a row, where the page should have had one. */
-#define CT_STALE_MAX 4096
+/* For how long the kernel answers, without an answer of the page in between, before it is left. */
+#define CT_STALE_NS (50 * CT_NSEC_PER_MSEC)
 
 /* The connection is moved up here, out of the way of programs that count on low numbers. */
 #define CT_PAGE_FD 1000
@@ -273,6 +273,12 @@ bool ct_page_try(struct ct_process *p) {
                 return false;
         if (ct_vdso_monotonic_ns() < ct_load(&p->page_poll_ns))
                 return true;
+        if (ct_load(&ct_mode) == CPUTIME_BACKEND_AUTO && ct_sandboxed()) {
+                /* No filter is ever taken off. */
+                ct_store(&p->page_at_ns, UINT64_MAX);
+                ct_process_refused(p, EPERM, "prctl(PR_GET_SECCOMP)");
+                return false;
+        }
         if (!ct_process_enter(p, &mask))
                 return true;
         if (ct_load(&p->page))
@@ -348,10 +354,11 @@ static uint64_t ct_thread_bound(const struct ct_page_slot *slot) {
         return ns;
 }
 
-uint64_t ct_thread_page_bound(const struct ct_slot *slot) {
-        const struct ct_page_slot *own = ct_load(&slot->page);
+uint64_t ct_thread_page_bound(struct ct_process *p, pid_t tid) {
+        const union ct_page_entry *page = ct_acquire(&p->page);
+        const struct ct_page_slot *slot = page ? ct_page_find(page, tid) : NULL;
 
-        return own ? ct_thread_bound(own) : 0;
+        return slot ? ct_thread_bound(slot) : 0;
 }
 
 static uint64_t ct_page_bound(const union ct_page_entry *page) {
@@ -374,6 +381,11 @@ static uint64_t ct_page_bound(const union ct_page_entry *page) {
         return ns;
 }
 
+void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot) {
+        if (ct_load(&slot->page_led) && atomic_exchange_explicit(&slot->page_led, 0, memory_order_relaxed))
+                atomic_fetch_sub_explicit(&p->page_leads, 1, memory_order_release);
+}
+
 /* What has been returned for threads beyond what the page has for them. */
 static uint64_t ct_page_leads(struct ct_process *p, const union ct_page_entry *page) {
         uint64_t sum_ns = 0;
@@ -387,9 +399,11 @@ static uint64_t ct_page_leads(struct ct_process *p, const union ct_page_entry *p
                         continue;
                 own = ct_page_find(page, ct_load(&slot->tid));
                 floor_ns = ct_acquire(&slot->floor_ns);
-                page_ns = own ? ct_thread_bound(own) : 0;
-                if (own && floor_ns > page_ns)
+                page_ns = own ? ct_thread_bound(own) : UINT64_MAX;
+                if (floor_ns > page_ns)
                         sum_ns += floor_ns - page_ns;
+                else            /* its owner may never come by */
+                        ct_page_lead_end(p, slot);
         }
         return sum_ns;
 }
@@ -475,11 +489,6 @@ static void ct_page_lead(struct ct_process *p, struct ct_slot *slot, const struc
         atomic_store_explicit(&slot->page, NULL, memory_order_seq_cst);
 }
 
-void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot) {
-        if (ct_load(&slot->page_led) && atomic_exchange_explicit(&slot->page_led, 0, memory_order_relaxed))
-                atomic_fetch_sub_explicit(&p->page_leads, 1, memory_order_release);
-}
-
 void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t ns) {
         const union ct_page_entry *page = ct_acquire(&p->page);
         const struct ct_page_slot *own = page ? ct_page_find(page, ct_load(&slot->tid)) : NULL;
@@ -490,14 +499,16 @@ void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t n
 
 /* The page has not answered. False: that is how it is going to be, and it was left. */
 static bool ct_page_stale(struct ct_process *p, struct ct_slot *slot, const union ct_page_entry *page) {
-        uint64_t stale = ct_load(&slot->page_stale) + 1;
+        uint64_t reads = ct_load(&slot->page_reads) + 1, now = ct_vdso_coarse_ns();
 
-        ct_store(&slot->page_stale, stale);
-        if (ct_page_load(&page->group.state) == CT_PAGE_LIVE &&
-            (stale < CT_STALE_MAX || stale < ct_load(&slot->page_reads) / 16))
+        if (slot->page_stale_reads != reads) {
+                slot->page_stale_reads = reads;
+                slot->page_stale_ns = now;
+        }
+        if (ct_page_load(&page->group.state) == CT_PAGE_LIVE && now - slot->page_stale_ns < CT_STALE_NS)
                 return true;
         ct_page_leave(p);
-        ct_store(&slot->page_stale, 0);
+        slot->page_stale_reads = 0;
         return false;
 }
 
@@ -558,7 +569,7 @@ bool ct_group_page_slow(struct ct_process *p, struct ct_slot *slot, uint64_t *re
                 return true;
         }
         *ret_backend = CPUTIME_BACKEND_SYSCALL;
-        if (!ct_page_stale(p, slot, page))
+        if (!ct_load(&p->page_leads) && !ct_page_stale(p, slot, page))
                 return false;
         *ret_ns = ct_group_ask(p, slot);
         ct_count(&slot->asked_group);

@@ -81,8 +81,8 @@ void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t n
 /* The least that P must be now so as not to be below what the page can have said; 0 without one. */
 uint64_t ct_group_page_bound(struct ct_process *p);
 
-/* The same for the thread of SLOT. */
-uint64_t ct_thread_page_bound(const struct ct_slot *slot);
+/* The same for the thread TID. */
+uint64_t ct_thread_page_bound(struct ct_process *p, pid_t tid);
 
 /* The page has caught up with what was returned for SLOT's thread, or the thread ends. */
 void ct_page_lead_end(struct ct_process *p, struct ct_slot *slot);

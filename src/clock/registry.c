@@ -288,6 +288,19 @@ struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid) {
         return slot;
 }
 
+struct ct_slot *ct_slot_for(struct ct_process *p, pid_t tid) {
+        struct ct_signal_mask mask;
+        struct ct_slot *slot;
+
+        while (!ct_process_enter(p, &mask))
+                (void)syscall(SYS_sched_yield);
+        slot = ct_slot_find(p, tid);
+        if (!slot && !ct_thread_ending(p, tid))
+                slot = ct_slot_new(p, tid);
+        ct_process_leave(p, &mask);
+        return slot;
+}
+
 void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         uint64_t fast[CPUTIME_BACKEND_MAX];
 
@@ -320,7 +333,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_store(&slot->n_anchors, 0);
         ct_store(&slot->page, NULL);
         ct_store(&slot->page_reads, 0);
-        ct_store(&slot->page_stale, 0);
+        slot->page_stale_reads = 0;
         ct_page_lead_end(p, slot);
         for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                 ct_store(&slot->fast_before[b], 0);
@@ -368,7 +381,11 @@ struct ct_slot *ct_slot_own(struct ct_process *p) {
                         p->endings[i].tid = 0;
         slot = tid > 0 ? ct_slot_find(p, tid) : NULL;
         /* Made by a sibling; if for a thread that had the id before, its event is not this one's. */
-        if (slot && (slot->attached || !ct_load(&slot->ring) || ct_perf_exited(ct_slot_ring(p, slot)))) {
+        if (slot && !slot->attached && !ct_load(&slot->ring) &&
+            ct_load(&slot->floor_ns) <= ct_ask_thread() + CPUTIME_ERROR_NS) {
+                /* A sibling has read this thread's clock, and that is what it left. */
+        } else if (slot && (slot->attached || !ct_load(&slot->ring) ||
+                            ct_perf_exited(ct_slot_ring(p, slot)))) {
                 ct_slot_release(p, slot);
                 p->complete = 0;
                 slot = NULL;
@@ -409,7 +426,7 @@ static void ct_thread_end(void *unused) {
         if (!slot || !p || !ct_load(&slot->tid))
                 return;
         ct_self.slot = NULL;
-        ct_raise(&slot->floor_ns, ct_thread_page_bound(slot));
+        ct_raise(&slot->floor_ns, ct_thread_page_bound(p, ct_load(&slot->tid)));
         ct_self.floor_ns = ct_slot_shown(slot);
         ct_self.epoch = p->epoch;
         /*

@@ -98,7 +98,8 @@ struct ct_slot {
         _Atomic uint64_t asked_thread;  /* reads that the kernel served, by clock */
         _Atomic uint64_t asked_group;
         _Atomic uint64_t n_anchors;
-        _Atomic uint64_t page_stale;    /* reads that the page should have served */
+        uint64_t page_stale_ns;         /* since when the page has not served, coarse clock */
+        uint64_t page_stale_reads;      /* page_reads then, and one; 0: it has */
         _Atomic uint32_t page_led;      /* more has been returned than the page has yet */
 
         /* Under the lock. */
@@ -219,6 +220,9 @@ struct ct_slot *ct_slot_own(struct ct_process *p);
 /* Under the lock: the slot of TID, NULL if none; a fresh one, NULL if there is no room. */
 struct ct_slot *ct_slot_find(struct ct_process *p, pid_t tid);
 struct ct_slot *ct_slot_new(struct ct_process *p, pid_t tid);
+
+/* The slot of another thread, TID, made if there is none; not under the lock. NULL: no room. */
+struct ct_slot *ct_slot_for(struct ct_process *p, pid_t tid);
 
 /*
  * Under the lock: whether TID is, most likely, a thread that has run its last destructor and will

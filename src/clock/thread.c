@@ -325,11 +325,9 @@ static bool ct_thread_serve(struct ct_process *p, struct ct_slot *slot, uint64_t
                 if (asked < slot->enrol_at)
                         return false;
                 /* A page is better, if there is one, and serves at the next read then. */
-                if (mode == CPUTIME_BACKEND_PAGE ||
-                    (mode == CPUTIME_BACKEND_AUTO && !ct_sandboxed())) {
-                        if (ct_page_try(p) || mode == CPUTIME_BACKEND_PAGE)
-                                return false;
-                }
+                if ((mode == CPUTIME_BACKEND_PAGE || mode == CPUTIME_BACKEND_AUTO) &&
+                    (ct_page_try(p) || mode == CPUTIME_BACKEND_PAGE))
+                        return false;
                 if (!ct_thread_enrol(p, slot))
                         return false;
         }
@@ -362,7 +360,7 @@ uint64_t ct_thread_slow(enum cputime_backend *ret_backend) {
                 if (!p || ct_load(&p->pid) != getpid())
                         return ns;
                 slot = ct_self.slot;
-                return slot ? ct_thread_return(slot, ct_max(ns, ct_thread_page_bound(slot))) :
+                return slot ? ct_thread_return(slot, ct_max(ns, ct_thread_page_bound(p, ct_load(&slot->tid)))) :
                         ct_max(ns, ct_self.floor_ns);
         }
         p = ct_process_get();
@@ -402,7 +400,7 @@ void ct_clock_disable(void) {
 
         if (slot)
                 ct_self.floor_ns = ct_max(ct_max(ct_load(&slot->last_ns), ct_load(&slot->floor_ns)),
-                                          ct_thread_page_bound(slot));
+                                          ct_thread_page_bound(ct_process_peek(), ct_load(&slot->tid)));
         ct_self.vforked = 1;
         ct_self.slot = NULL;
         ct_store(&ct_disabled, 1);

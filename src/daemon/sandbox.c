@@ -75,6 +75,12 @@ static const uint64_t bpf_commands[] = {
         BPF_LINK_CREATE, BPF_RAW_TRACEPOINT_OPEN, BPF_ITER_CREATE, BPF_OBJ_GET_INFO_BY_FD,
 };
 
+static int ct_allow_if(scmp_filter_ctx filter, int call, unsigned int argument, uint64_t value) {
+        struct scmp_arg_cmp is = { .arg = argument, .op = SCMP_CMP_EQ, .datum_a = value };
+
+        return seccomp_rule_add_array(filter, SCMP_ACT_ALLOW, call, 1, &is);
+}
+
 int ct_sandbox_filter(void) {
         scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(ENOSYS));
         int r = 0;
@@ -88,15 +94,12 @@ int ct_sandbox_filter(void) {
                         r = 0;
         }
         for (size_t i = 0; r == 0 && i < sizeof(bpf_commands) / sizeof(bpf_commands[0]); i++)
-                r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(bpf), 1,
-                                     SCMP_A0_32(SCMP_CMP_EQ, bpf_commands[i]));
+                r = ct_allow_if(filter, SCMP_SYS(bpf), 0, bpf_commands[i]);
         if (r == 0)
-                r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1,
-                                     SCMP_A1_32(SCMP_CMP_EQ, SIOCOUTQ));
+                r = ct_allow_if(filter, SCMP_SYS(ioctl), 1, SIOCOUTQ);
         /* For sd_notify(). */
         if (r == 0)
-                r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 1,
-                                     SCMP_A0_32(SCMP_CMP_EQ, AF_UNIX));
+                r = ct_allow_if(filter, SCMP_SYS(socket), 0, AF_UNIX);
         if (r == 0)
                 r = seccomp_load(filter);
         seccomp_release(filter);

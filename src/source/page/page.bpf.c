@@ -89,12 +89,7 @@ struct task_struct {
         struct pid *thread_pid;
 } ct_kernel;
 
-struct timerqueue_node {
-        int64_t expires;
-} ct_kernel;
-
 struct hrtimer {
-        struct timerqueue_node node;
         void *function;
 } ct_kernel;
 
@@ -116,27 +111,20 @@ struct bpf_iter__task {
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
 /*
- * By how much, in ns, a slice's stamp is set before it was taken, so that the page leads the
- * kernel's clock and does not lag: the scheduler charges a thread from its own look at the clock
- * on, early in the switch; we are called later, by 0.5 to 2.5 us in a nested virtual machine. Not
- * added up: each publication starts from E.
+ * The scheduler charges a thread from its own look at the clock on, early in the switch or tick; we
+ * are called later: by half a microsecond or so; by ten where the tick is busy; by milliseconds when
+ * a hypervisor stopped the CPU in between. How late we are is what the stamp is ahead of the
+ * scheduler's clock by, less what it is at least: the least of two windows of that is kept, so that
+ * it holds whatever the two clocks drift apart (NTP slews by 500 ppm at most, so that a lag may be
+ * taken for 0.25 ms more than it is, and the clock is ahead by that). The lead on top is for what
+ * even the least has: the page must never be behind the kernel, or a sleep on a CPU clock looks
+ * early. Not added up: each publication starts from E.
  */
 #define CT_LEAD_NS 3000
-
-/*
- * The same at the tick, where the scheduler charges some time after the timer was due and before
- * we are called. But for how long the tick may have been late, after which E is as fresh as ever.
- */
-#define CT_TICK_LATE_NS 20000
-
-/*
- * When we are called much later than that, the CPU was stopped in the middle of its switch or tick,
- * and the scheduler charges from before. How late we are is what the stamp is ahead of the scheduler's
- * clock by, less what it is at least: two windows of that are kept, so that it holds whatever the
- * two clocks drift apart (NTP slews by 500 ppm at most: a lag is taken for 0.25 ms more than it is).
- */
-#define CT_LAG_MIN_NS 100000
 #define CT_LAG_WINDOW_NS 250000000
+
+/* Where the scheduler's clock cannot be had: the tick, with what it does before we are called. */
+#define CT_TICK_LEAD_NS 20000
 
 /*
  * By how much a reader's time can be later than a publication that it has not seen: its look at
@@ -349,11 +337,13 @@ static __always_inline void ct_count(struct ct_ref *ref, struct task_struct *tas
         ref->nivcsw = involuntary;
 }
 
-static __always_inline uint64_t ct_lag(struct ct_page_cell *cell, struct task_struct *task, uint64_t now) {
+/* From when on TASK, which comes or goes on, has been charged, or will be, beyond its E. */
+static __always_inline uint64_t ct_charged_from(struct ct_page_cell *cell, struct task_struct *task,
+                                                uint64_t now, bool tick) {
         uint64_t offset, least;
 
         if (!bpf_core_field_exists(task->se.cfs_rq))
-                return 0;
+                return now - (tick ? CT_TICK_LEAD_NS : CT_LEAD_NS);
         offset = now - task->se.cfs_rq->rq->clock;
         if (now - cell->offset_since_ns > CT_LAG_WINDOW_NS) {
                 cell->offset_ns[1] = now - cell->offset_since_ns > 2 * CT_LAG_WINDOW_NS ?
@@ -366,7 +356,7 @@ static __always_inline uint64_t ct_lag(struct ct_page_cell *cell, struct task_st
         least = cell->offset_ns[0];
         if ((int64_t)(cell->offset_ns[1] - least) < 0)
                 least = cell->offset_ns[1];
-        return offset - least;
+        return now - (offset - least) - CT_LEAD_NS;
 }
 
 /* The most that USED_NS with START_NS can have been taken for until now. */
@@ -478,7 +468,7 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
                                 struct task_struct *next, struct hrtimer *tick) {
         struct ct_ref *ref = out ? out : in;
         uint32_t cpu = bpf_get_smp_processor_id(), entry = CT_PAGE_FIRST_CELL + cpu;
-        uint64_t now, start, lag, told, used, debt, grown = 0, wait_ns, nvcsw, nivcsw;
+        uint64_t now, start, told, used, debt, grown = 0, wait_ns, nvcsw, nivcsw;
         struct ct_page_slot *out_slot = NULL, *in_slot = NULL;
         struct ct_chunk *first, *chunk;
         struct ct_page_group *g;
@@ -535,16 +525,7 @@ static __noinline int ct_change(struct ct_ref *out, struct task_struct *prev, st
                 ct_count(out, prev, false, &wait_ns, &nvcsw, &nivcsw);
         }
         if (in) {
-                start = now - CT_LEAD_NS;
-                if (tick) {
-                        /* It has been set forward already. */
-                        start = tick->node.expires - ct_tick_ns;
-                        if (start > now || start < now - CT_TICK_LATE_NS)
-                                start = now - CT_TICK_LATE_NS;
-                }
-                lag = ct_lag(cell, next, now);
-                if (lag > CT_LAG_MIN_NS)
-                        start = now - lag;
+                start = ct_charged_from(cell, next, now, tick != NULL);
                 grown += ct_settle(g, in, next, now, start);
                 ct_count(in, next, !tick, &wait_ns, &nvcsw, &nivcsw);
         }
