@@ -12,10 +12,11 @@ all:
 check:
 	tools/check
 
-# The header backend in a virtual machine that has what it needs; part of `check` too.
+# The header backend and the page on other kernels, in virtual machines; the former is part of `check`.
 check-vm:
 	tools/deps build check
 	tools/vm/check-header
+	tools/vm/check-page
 
 demo: all
 	tools/demo.sh

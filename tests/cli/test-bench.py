@@ -106,7 +106,7 @@ def bench_refuses_what_it_cannot_do(tmp):
             (["pound_times", "--repeat", "99999999999999999999999"], "repeat"),
             (["pound_times", "--calls", "0"], "calls"),
             (["pound_times", "--calls", "127"], "128"),
-            (["pound_times", "--backend", "page"], "page"),
+            (["pound_times", "--backend", "pages"], "pages"),
             (["pound_times", "--backend", "nothing"], "nothing"),
             (["pipe", "--backend", "kernel"], "kernel"),
             (["pipe", "--backend", "ring,nobody's"], "nobody's"),

@@ -67,6 +67,7 @@
 
 /* --- points ---------------------------------------------------------------------------------- */
 
+__attribute__((format(printf, 2, 3)))
 static bool point(bool passed, const char *format, ...) {
         va_list args;
 
@@ -247,8 +248,14 @@ static void begin(struct reader *self) {
 }
 
 static void end(struct reader *self) {
-        uint64_t ns = atomic_load(&self->thread_ns);
+        uint64_t ns;
 
+        /*
+         * The kernel's sum of ended threads has them as they were charged last, up to a tick ago,
+         * and P goes by that sum; so who has read its T by the page has itself charged at the end.
+         */
+        (void)kernel_ns(CLOCK_THREAD_CPUTIME_ID);
+        ns = atomic_load(&self->thread_ns);
         atomic_store(&self->clockid, 0);
         /* In this order it is missing for a moment; in the other it would be there twice. */
         atomic_store(&self->thread_ns, 0);
@@ -281,7 +288,8 @@ static bool read_process(struct reader *self, uint64_t *ret_ns) {
         for (unsigned int i = 0; i < 1 + OTHERS; i++)
                 sum_ns += atomic_load_explicit(&readers[i].thread_ns, memory_order_acquire);
         floor_ns = atomic_load_explicit(&highest_ns, memory_order_acquire);
-        if (!ct_page_group(page, ret_ns))
+        /* Who reads is running: a page that does not say so has missed it, and P would too. */
+        if (ct_page_acquire(&self->slot->cpu) < 0 || !ct_page_group(page, ret_ns))
                 return false;
         self->back_process += *ret_ns < floor_ns;
         self->uncovered += *ret_ns < sum_ns;
