@@ -269,7 +269,7 @@ bool ct_page_try(struct ct_process *p) {
         if (ct_load(&p->page))
                 return true;
         /* Events and a page do not go together. */
-        if (p->arena || ct_vdso_coarse_ns() < ct_load(&p->page_at_ns))
+        if (ct_load(&p->arena) || ct_vdso_coarse_ns() < ct_load(&p->page_at_ns))
                 return false;
         if (ct_vdso_monotonic_ns() < ct_load(&p->page_poll_ns))
                 return true;
@@ -501,14 +501,14 @@ void ct_thread_page_shown(struct ct_process *p, struct ct_slot *slot, uint64_t n
 static bool ct_page_stale(struct ct_process *p, struct ct_slot *slot, const union ct_page_entry *page) {
         uint64_t reads = ct_load(&slot->page_reads) + 1, now = ct_vdso_coarse_ns();
 
-        if (slot->page_stale_reads != reads) {
-                slot->page_stale_reads = reads;
-                slot->page_stale_ns = now;
+        if (ct_load(&slot->page_stale_reads) != reads) {
+                ct_store(&slot->page_stale_reads, reads);
+                ct_store(&slot->page_stale_ns, now);
         }
-        if (ct_page_load(&page->group.state) == CT_PAGE_LIVE && now - slot->page_stale_ns < CT_STALE_NS)
+        if (ct_page_load(&page->group.state) == CT_PAGE_LIVE && now - ct_load(&slot->page_stale_ns) < CT_STALE_NS)
                 return true;
         ct_page_leave(p);
-        slot->page_stale_reads = 0;
+        ct_store(&slot->page_stale_reads, 0);
         return false;
 }
 

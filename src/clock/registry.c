@@ -164,15 +164,16 @@ static size_t ct_arena_size(void) {
 static char *ct_arena(struct ct_process *p) {
         size_t size = ct_arena_size();
 
-        if (!p->arena) {
+        if (!ct_load(&p->arena)) {
                 void *a = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
                 if (a == MAP_FAILED)
                         return NULL;
                 (void)madvise(a, size, MADV_DONTFORK);
-                p->arena = ct_arena_place = a;
+                ct_arena_place = a;
+                ct_store(&p->arena, a);
         }
-        return p->arena;
+        return ct_load(&p->arena);
 }
 
 static char *ct_slot_place(struct ct_process *p, const struct ct_slot *slot, enum ct_perf_kind kind) {
@@ -333,7 +334,7 @@ void ct_slot_release(struct ct_process *p, struct ct_slot *slot) {
         ct_store(&slot->n_anchors, 0);
         ct_store(&slot->page, NULL);
         ct_store(&slot->page_reads, 0);
-        slot->page_stale_reads = 0;
+        ct_store(&slot->page_stale_reads, 0);
         ct_page_lead_end(p, slot);
         for (unsigned int b = 0; b < CPUTIME_BACKEND_MAX; b++)
                 ct_store(&slot->fast_before[b], 0);

@@ -98,8 +98,8 @@ struct ct_slot {
         _Atomic uint64_t asked_thread;  /* reads that the kernel served, by clock */
         _Atomic uint64_t asked_group;
         _Atomic uint64_t n_anchors;
-        uint64_t page_stale_ns;         /* since when the page has not served, coarse clock */
-        uint64_t page_stale_reads;      /* page_reads then, and one; 0: it has */
+        _Atomic uint64_t page_stale_ns;         /* since when the page has not served, coarse clock */
+        _Atomic uint64_t page_stale_reads;      /* page_reads then, and one; 0: it has */
         _Atomic uint32_t page_led;      /* more has been returned than the page has yet */
 
         /* Under the lock. */
@@ -172,7 +172,7 @@ struct ct_process {
         uint64_t group_reads;           /* all threads' fast reads when the balance was last drawn */
         _Atomic uint64_t group_at_ns;   /* coarse clock before which not to try again */
         struct ct_time_pair pair;
-        char *arena;
+        char *_Atomic arena;            /* NULL: no event was ever mapped */
         _Atomic uint64_t early_reads;   /* by threads without a slot */
         _Atomic uint64_t fast_ended[CPUTIME_BACKEND_MAX];
         _Atomic uint64_t group_ended;   /* of the ring's, those of the process clock */

@@ -231,7 +231,7 @@ struct reader {
 
 static struct reader readers[1 + OTHERS];
 
-/* The sum of those of readers that have ended, and the highest P that anybody has read. */
+/* What the kernel says of readers that have ended, in all; and the highest P that anybody has read. */
 static _Atomic uint64_t ended_ns, highest_ns;
 
 /* Until the calling thread ends, SELF is its. */
@@ -247,15 +247,13 @@ static void begin(struct reader *self) {
         atomic_store(&self->clockid, clockid);
 }
 
+/*
+ * The kernel's sum of ended threads has them as they were charged last, up to a tick ago, and P goes
+ * by that sum. So SELF has itself charged, and of what the page told beyond that P keeps nothing.
+ */
 static void end(struct reader *self) {
-        uint64_t ns;
+        uint64_t ns = kernel_ns(CLOCK_THREAD_CPUTIME_ID);
 
-        /*
-         * The kernel's sum of ended threads has them as they were charged last, up to a tick ago,
-         * and P goes by that sum; so who has read its T by the page has itself charged at the end.
-         */
-        (void)kernel_ns(CLOCK_THREAD_CPUTIME_ID);
-        ns = atomic_load(&self->thread_ns);
         atomic_store(&self->clockid, 0);
         /* In this order it is missing for a moment; in the other it would be there twice. */
         atomic_store(&self->thread_ns, 0);

@@ -230,7 +230,8 @@ inline account() {
 #ifdef CELLS
                 told = cell[k].used;
                 if
-                :: cell[k].running -> told = told + since(cell[k].start, min(stamp + TOLD_SKEW, cell[k].last + AGE))
+                :: cell[k].running ->
+                        told = told + since(cell[k].start, min(stamp + TOLD_SKEW, cell[k].last + AGE))
                 :: else
                 fi;
                 sum = sum + cell[k].used - debt[k];
