@@ -92,8 +92,9 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
         /* It may have taken its first anchor just before we asked, a little behind our answer. */
         if (!slot)
                 slot = ct_slot_find(p, tid);
-        /* With a page it may read less than that, and has to know. */
-        if (!slot && r == 0 && ct_load(&p->page))
+        /* With a page, or while one is coming, it may read less than that, and has to know. */
+        if (!slot && r == 0 &&
+            (ct_load(&p->page) || (ct_load(&p->enrolled) && !ct_load(&p->arena))))
                 slot = ct_slot_for(p, tid);
         /* More than a thread can be ahead: the slot is of one that had the id before. */
         if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
