@@ -95,6 +95,8 @@ static void *member_main(void *argument) {
                         break;
                 }
         }
+        /* Others may still be at it, and look for this one's clock. */
+        leave(m);
         return NULL;
 }
 

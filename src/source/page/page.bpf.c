@@ -117,8 +117,8 @@ struct bpf_iter__task {
  * scheduler's clock by, less what it is at least: the least of two windows of that is kept, so that
  * it holds whatever the two clocks drift apart (NTP slews by 500 ppm at most, so that a lag may be
  * taken for 0.25 ms more than it is, and the clock is ahead by that). The lead on top is for what
- * even the least has, and where there is no least yet: the page must never be behind the kernel, or a sleep on a CPU clock looks
- * early. Not added up: each publication starts from E.
+ * even the least has, and where there is no least yet: the page must never be behind the kernel, or
+ * a sleep on a CPU clock looks early. Not added up: each publication starts from E.
  */
 #define CT_LEAD_NS 6000
 #define CT_LAG_WINDOW_NS 250000000
