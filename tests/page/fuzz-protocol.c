@@ -276,6 +276,14 @@ void ct_outside_close(struct ct_client *client) {
         client->fd = -1;
 }
 
+/* Whether somebody needs the program now. */
+static void note_busy(struct ct_server *server) {
+        const struct ct_client_list *lists = server->clients.lists;
+
+        if (lists[CT_CLIENT_JOINING].n + lists[CT_CLIENT_ENROLLED].n + lists[CT_CLIENT_LEFT].n > 0)
+                server->busy_ns = server->now_ns;
+}
+
 static void check(struct ct_server *server) {
         const struct ct_clients *clients = &server->clients;
         unsigned int enrolled = 0, regions = 0, open = 0, programs = 0;
@@ -341,16 +349,17 @@ static void check(struct ct_server *server) {
         MUST(enrolled == regions && clients->lists[CT_CLIENT_ENROLLED].n == enrolled);
         MUST(open == ct_clients_total(clients) && clients->lists[CT_CLIENT_GONE].n == 0);
         MUST(clients->loaded == server->loaded && (server->loaded || enrolled == 0));
-        if (clients->lists[CT_CLIENT_JOINING].n + enrolled + clients->lists[CT_CLIENT_LEFT].n > 0)
-                server->busy_ns = server->now_ns;
+        note_busy(server);
         MUST(!server->loaded || programs == CT_COPIES_MAX + 1 || clients->stays ||
              server->now_ns - server->busy_ns <= CT_KEEP_MAX_NS);
 }
 
 /* What follows whatever has happened in one turn of the loop. Returns when the next one is due. */
 static uint64_t settle(struct ct_server *server) {
-        uint64_t next_ns = ct_clients_settle(&server->clients, server->now_ns);
+        uint64_t next_ns;
 
+        note_busy(server);      /* who is refused in this turn has needed it until now */
+        next_ns = ct_clients_settle(&server->clients, server->now_ns);
         MUST(next_ns > server->now_ns);
         check(server);
         return next_ns;

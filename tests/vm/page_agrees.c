@@ -61,12 +61,13 @@
 #define ROUND_READS 2000     /* in a round: 10 ms of an emulated CPU at least, or two ticks and a half */
 #define ATTACHED (CT_LOADER_LINKS + 1)  /* and the iterator */
 
-/* Looks at what the kernel does a moment later; a minute of an emulated CPU, not reached. */
+/* Looks, and naps, until something has happened that is about to; not reached. */
 #define LOOKS 10000000u
 #define NAPS 100000u
 
 /* --- points ---------------------------------------------------------------------------------- */
 
+__attribute__((format(printf, 2, 3)))
 __attribute__((format(printf, 2, 3)))
 static bool point(bool passed, const char *format, ...) {
         va_list args;
@@ -566,7 +567,8 @@ static void read_tickless(void) {
                 unsigned int unanswered = self->thread.unanswered;
 
                 nap();
-                for (unsigned int i = 0; i < ROUND_READS && self->thread.unanswered == unanswered; i++)
+                for (unsigned int i = 0; i < ROUND_READS && self->thread.unanswered == unanswered &&
+                     self->thread.n < SAMPLES_MAX; i++)
                         sample(self);
                 stale += self->thread.unanswered != unanswered;
         }

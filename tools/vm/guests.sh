@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=bash
 #
-# guests.sh: what the checks in virtual machines have in common: sourced by check-header and
-# check-page, which name in `files` what of the build their guests need, and then call
+# guests.sh: what the checks in virtual machines, check-header and check-page, have in common. They
+# source it, and call
 #
+#   need FILE...                        of the build, which the guests get
 #   prepare "$@"                        [BUILD]: a Meson build directory that is up to date; without
-#                                       it `make` brings build/ there. Afterwards: $build, $run,
-#                                       $scratch (a directory), $output (a file in it)
+#                                       it `make` brings build/ there. Afterwards $run is the runner
+#                                       and $scratch a directory
 #   point STATUS NAME                   a TAP point, passed if STATUS is 0
 #   attended COMMAND...                 runs it, with traps in force
 #   guest CASE [OPTION OF run...]       boots a guest for tests/vm/in-guest.sh CASE; the points that
@@ -23,6 +24,10 @@ points=0
 failed=0
 running=
 files=()
+
+need() {                                # FILE...
+        files+=("$@")
+}
 
 point() {                               # STATUS NAME
         points=$((points + 1))
@@ -62,8 +67,6 @@ prepare() {                             # the arguments of the check
         done
         scratch=$(mktemp -d "${TMPDIR:-/tmp}/cputime-$name.XXXXXX") || exit 1
         mkfifo "$scratch/points" || exit 1
-        # shellcheck disable=SC2034 # for who sources this
-        output=$scratch/output
         trap '[ -z "$running" ] || kill "$running" 2>/dev/null; wait; rm -rf -- "$scratch"' EXIT
         trap 'exit 130' INT
         trap 'exit 143' TERM HUP
