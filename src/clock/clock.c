@@ -97,7 +97,7 @@ CT_PUBLIC int cputime_thread_ns_of(pid_t tid, uint64_t *ret_ns) {
             (ct_load(&p->page) || (ct_load(&p->enrolled) && !ct_load(&p->arena))))
                 slot = ct_slot_for(p, tid);
         /* More than a thread can be ahead: the slot is of one that had the id before. */
-        if (r == 0 && slot && shown_ns <= ns + 2 * CPUTIME_ANCHOR_NS) {
+        if (r == 0 && slot && shown_ns <= ns + ct_ahead_max_ns()) {
                 ns = ct_max(ns, shown_ns);
                 ct_thread_page_shown(p, slot, ns);
                 ct_raise(&slot->floor_ns, ns);

@@ -79,7 +79,7 @@ static uint64_t ct_threads_last(struct ct_process *p, uint64_t kernel_ns) {
                         sum += ct_slot_shown(ct_slot_at(i));
                 if (!(sequence & 1) &&
                     ct_acquire(&p->slots_sequence) == sequence)
-                        return sum <= kernel_ns + n * 2 * CPUTIME_ANCHOR_NS ? sum : 0;
+                        return sum <= kernel_ns + n * ct_ahead_max_ns() ? sum : 0;
         }
         return 0;
 }

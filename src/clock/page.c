@@ -456,6 +456,9 @@ void ct_page_leave(struct ct_process *p) {
                         const struct ct_page_slot *own =
                                 atomic_exchange_explicit(&slot->page, NULL, memory_order_seq_cst);
 
+                        /* Others may have been told by the page what it never told the thread. */
+                        if (!own && ct_load(&slot->tid) > 0)
+                                own = ct_page_find(page, ct_load(&slot->tid));
                         if (own)
                                 ct_raise(&slot->floor_ns, ct_thread_bound(own));
                         ct_page_lead_end(p, slot);
@@ -591,10 +594,13 @@ bool ct_thread_page_of(struct ct_process *p, pid_t tid, uint64_t *ret_ns) {
                 return false;
         /* What the kernel, or another backend, has said of it before. */
         slot = ct_slot_find(p, tid);
+        /* Without one what the page says could not be remembered when that is left: it gets one. */
+        if (!slot)
+                return false;
         if (!ct_page_thread(other, ct_load(&ct_page_age_ns), &ns, &running) ||
             ct_page_acquire(&other->tid) != tid || ct_load(&p->page) != page)
                 return false;
-        *ret_ns = slot ? ct_max(ns, ct_slot_shown(slot)) : ns;
+        *ret_ns = ct_max(ns, ct_slot_shown(slot));
         return true;
 }
 

@@ -18,9 +18,6 @@
 #include "clock/clock.h"
 #include "source/page/page-read.h"
 
-/* A tick and a half, of this machine; set before any process has a page. */
-extern _Atomic uint64_t ct_page_age_ns __attribute__((visibility("hidden")));
-
 /* Whether SLOT's thread, the caller, has a page, and what that says. */
 static inline __attribute__((always_inline)) bool
 ct_thread_page_fast(struct ct_slot *slot, const struct ct_page_slot *own, uint64_t *ret_ns) {

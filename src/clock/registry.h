@@ -278,6 +278,14 @@ static inline uint64_t ct_max(uint64_t a, uint64_t b) {
         return a > b ? a : b;
 }
 
+/* A tick and a half, of this machine; set before any process has a page. */
+extern _Atomic uint64_t ct_page_age_ns __attribute__((visibility("hidden")));
+
+/* No thread's clock can have been shown to be further ahead of the kernel's than this. */
+static inline uint64_t ct_ahead_max_ns(void) {
+        return ct_max(2 * CPUTIME_ANCHOR_NS, 2 * ct_load(&ct_page_age_ns));
+}
+
 /* What anybody was shown for the clock of SLOT's thread; 0 for a slot that is nobody's. */
 static inline uint64_t ct_slot_shown(const struct ct_slot *slot) {
         if (ct_acquire(&slot->tid) <= 0)
